@@ -1,0 +1,70 @@
+"""The one operation: check everything, find a backend, run it."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from .backends import find
+from .call import Call
+from .layout import sequences
+from .problem import check_groups, check_problem, check_tensors
+
+
+def focus_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    groups: Tensor,
+    *,
+    num_groups: int,
+    window: int,
+    sinks: int = 4,
+    match: str = "probe",
+    scale: float | None = None,
+    temperature: float | Tensor | None = None,
+    temperature_scope: str = "distant",
+    softcap: float | None = None,
+    sink_logits: Tensor | None = None,
+    padding_mask: Tensor | None = None,
+    sequence_ids: Tensor | None = None,
+    backend: str = "auto",
+    return_lse: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Causal attention in which a token sees its window, the sinks, and the distant tokens of its groups.
+
+    query [B, Hq, T, D]; key [B, Hkv, T, D] and value [B, Hkv, T, Dv], never expanded; groups [B, T, k] integer ids,
+    distinct per token, best first. Exact for one joint softmax over the visible pairs:
+
+        visible(i, j) = j <= i and (i - j <= window or j < sinks or match(i, j))
+        match "probe": the key's first group is among the query's k; "share": they have a group in common
+
+    temperature divides the logits of distant pairs (or of all, by `temperature_scope`): a number, or one per query
+    head. sink_logits [Hq] join the softmax without a value. padding_mask [B, T] is true at real tokens, wherever they
+    stand; sequence_ids [B, T] keep packed documents apart; positions count a document's real tokens. backend is
+    "auto", a name of `available_backends()`, or "name:engine" with the engine "sorted" or "chunked".
+
+    Returns [B, Hq, T, Dv] (0 at padding) and, if asked, the logsumexp [B, Hq, T] (-inf at padding). Differentiable in
+    query, key, value, temperature and sink_logits, through the logsumexp too.
+    """
+    check_tensors(query, key, value, groups)
+    check_groups(groups, num_groups)
+    problem = check_problem(
+        q_heads=query.shape[1],
+        head_size=query.shape[3],
+        device=query.device,
+        top_k=groups.shape[2],
+        num_groups=num_groups,
+        window=window,
+        sinks=sinks,
+        match=match,
+        scale=scale,
+        temperature=temperature,
+        temperature_scope=temperature_scope,
+        softcap=softcap,
+        sink_logits=sink_logits,
+    )
+    documents = sequences(query.shape[0], query.shape[2], padding_mask, sequence_ids, query.device)
+    call = Call(query, key, value, groups, problem, documents, padding_mask, sequence_ids)
+    chosen, call = find(backend, call)
+    out, lse = chosen.run(call)
+    return (out, lse) if return_lse else out

@@ -1,0 +1,67 @@
+"""aten's FlashAttention for CPU: tiles in, (output, logsumexp) out, with a backward that takes both as given."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from .. import autograd
+from ..call import Call
+from ..tiles import TileOps
+from .tile import TileRunner
+
+name = "cpu"
+_forward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
+_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default
+
+
+class AtenTiles:
+    """The primitive. Causal is aligned top-left; GQA is native; a mask is additive and has the query's dtype."""
+
+    @staticmethod
+    def forward(
+        q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool = False, mask: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """q [B, Hq, M, D], k and v [B, Hkv, N, D] -> out [B, Hq, M, D], lse [B, Hq, M]."""
+        return _forward(q, k, v, 0.0, causal, attn_mask=mask, scale=scale)
+
+    @staticmethod
+    def backward(
+        grad: Tensor,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        out: Tensor,
+        lse: Tensor,
+        *,
+        scale: float,
+        causal: bool = False,
+        mask: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Gradients of this tile's pairs, for a softmax whose output and logsumexp are `out` and `lse`."""
+        return _backward(grad, q, k, v, out, lse, 0.0, causal, attn_mask=mask, scale=scale)
+
+
+def _ops(softcap: float | None) -> TileOps:
+    return AtenTiles()
+
+
+_runner = TileRunner(_ops)
+
+
+def unavailable() -> str | None:
+    """Why this backend cannot run here at all."""
+    return None
+
+
+def refuse(call: Call) -> str | None:
+    """Why this backend cannot serve this call."""
+    if call.query.device.type != "cpu":
+        return f"the tensors are on {call.query.device}"
+    if call.problem.softcap is not None:
+        return f"softcap={call.problem.softcap} is not known to aten's kernel"
+    return None
+
+
+def run(call: Call) -> tuple[Tensor, Tensor]:
+    return autograd.run(_runner, call)

@@ -1,0 +1,9 @@
+name = "torch_varlen"
+
+
+def unavailable() -> str | None:
+    return "not yet"
+
+
+def refuse(call: object) -> str | None:
+    return None

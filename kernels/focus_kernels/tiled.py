@@ -1,0 +1,215 @@
+"""Both engines over a tile primitive: one sequence, [H, n, D] tensors; forward and backward walk the same tiles."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from .call import Gradients
+from .merge import merge_
+from .penalty import band_sides, bucket_sides, widen
+from .plan import Bucket, Plan
+from .problem import Problem
+from .tiles import Tile, TileOps, attend, attend_backward, take
+from .tiling import Cut, band_tiles, causal_tiles, closed, cut, stair_tiles
+
+BATCH_BYTES = 4 << 20  # queries gathered at once, at least; a longer sequence gathers one bucket, or an eighth of it
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some rows against some keys: where they stand in the sequence, and the tiles that cover their visible pairs."""
+
+    rows: Tensor | slice
+    keys: Tensor | slice
+    tiles: list[Tile]
+    real: tuple[tuple[int, Tensor], ...] = ()  # (place in the buffer, rows) of what is not padding
+    sides: tuple[Tensor, Tensor] | None = None  # penalty columns of the rows and of the keys
+    distant: bool = True
+
+
+class Tiled:
+    """One sequence on a tile primitive."""
+
+    def __init__(self, ops: TileOps, q: Tensor, k: Tensor, v: Tensor, groups: Tensor, plan: Plan, problem: Problem):
+        self.ops, self.groups, self.plan, self.problem = ops, groups, plan, problem
+        self.query_size, self.value_size = q.shape[-1], v.shape[-1]
+        self.size = max(q.shape[-1], v.shape[-1])  # the primitive wants one head size
+        self.q, self.k, self.v = (_pad(x, self.size) for x in (q, k, v))
+        self.length = q.shape[1]
+        self.high = torch.float64 if q.dtype == torch.float64 else torch.float32
+
+    def parts(self) -> Iterator[Part]:
+        """Band first (it reaches every row), then sinks and buckets."""
+        yield from self._band()
+        if not self.plan.buckets:
+            return
+        if not self.plan.causal:
+            yield from self._sinks()
+        batch: list[Bucket] = []
+        row_bytes = self.q.shape[0] * self.size * self.q.element_size()
+        most = max(BATCH_BYTES // row_bytes, self.length // 8)
+        for bucket in self.plan.buckets:
+            rows = sum(b.rows.numel() for b in batch)
+            if batch and (not self.plan.disjoint or rows + bucket.rows.numel() > most):
+                yield self._buckets(batch)
+                batch = []
+            batch.append(bucket)
+        yield self._buckets(batch)
+
+    def _band(self) -> Iterator[Part]:
+        sides = None
+        if self.plan.causal:
+            sides = band_sides(self.groups, self.problem, self.problem.logit_scale(distant=False)[0], self.q.dtype)
+        for row, key, tile in band_tiles(self.length, self.problem.window, self.q.dtype, self.q.device):
+            rows = slice(row, row + tile.count * tile.size)
+            keys = slice(key, rows.stop)
+            cut_sides = None if sides is None else (sides[0][rows], sides[1][keys])
+            yield Part(rows, keys, [tile], sides=cut_sides, distant=False)
+
+    def _sinks(self) -> Iterator[Part]:
+        """Row i sees sink j from afar once i - j > window: a short staircase, then all of them."""
+        sinks, start = self.problem.sinks, self.problem.window + 1
+        full = min(start + sinks - 1, self.length)
+        if sinks and full > start:
+            open_keys = torch.ones(full - start, sinks, dtype=torch.bool, device=self.q.device).tril()
+            mask = torch.zeros(open_keys.shape, dtype=self.q.dtype, device=self.q.device)
+            mask.masked_fill_(~open_keys, closed(self.q.dtype))
+            yield Part(slice(start, full), slice(0, sinks), [Tile(0, full - start, 0, sinks, mask=mask[None, None])])
+        if sinks and self.length > full:
+            yield Part(slice(full, self.length), slice(0, sinks), [Tile(0, self.length - full, 0, sinks)])
+
+    def _buckets(self, batch: list[Bucket]) -> Part:
+        """Buckets side by side in one buffer of rows and one of keys."""
+        problem, sinks = self.problem, self.problem.sinks if self.plan.causal else 0
+        share = problem.top_k / problem.num_groups
+        cuts: list[Cut] = []
+        row_offset = key_offset = 0
+        for bucket in batch:
+            rows = bucket.keys if self.plan.causal else bucket.rows  # causal: the sinks stand in as rows, to be dropped
+            cuts.append(cut(bucket, rows, self.length, share, row_offset, key_offset))
+            row_offset = cuts[-1].row_end
+            key_offset = row_offset if self.plan.causal else key_offset + bucket.keys.numel()
+        rows = torch.cat([_repeat_last(c.bucket.keys if self.plan.causal else c.bucket.rows, c) for c in cuts])
+        keys = rows if self.plan.causal else torch.cat([c.bucket.keys for c in cuts])
+        real = tuple((c.row_offset + sinks, c.bucket.rows) for c in cuts)
+        if self.plan.causal:
+            tiles = list(causal_tiles(cuts))
+        else:
+            tiles = list(stair_tiles(cuts, problem.top_k, self.q.dtype))
+        sides = None
+        if batch[0].below:
+            scale = problem.logit_scale(distant=True)[0]
+            sides = bucket_sides(self.groups, rows, batch[0].below, sinks, problem, scale, self.q.dtype)
+        return Part(rows, keys, tiles, real, sides)
+
+    def _inputs(self, part: Part) -> tuple[Tensor, Tensor, Tensor, float]:
+        scale, factor = self.problem.logit_scale(part.distant)
+        q, k, v = _pick(self.q, part.rows), _pick(self.k, part.keys), _pick(self.v, part.keys)
+        if factor is not None:
+            q = q * factor.to(q.dtype)[:, None, None]
+        if part.sides is not None:
+            wide = self.size + part.sides[0].shape[1]
+            q, k, v = widen(q, part.sides[0], wide), widen(k, part.sides[1], wide), widen(v, None, wide)
+        return q, k, v, scale
+
+    def forward(self) -> tuple[Tensor, Tensor]:
+        """out [Hq, n, Dv] and lse [Hq, n], in fp32 for half precision."""
+        heads = self.q.shape[0]
+        out = self.q.new_empty(heads, self.length, self.value_size, dtype=self.high)
+        lse = self.q.new_empty(heads, self.length, dtype=self.high)
+        for part in self.parts():
+            q, k, v, scale = self._inputs(part)
+            if isinstance(part.rows, slice):
+                attend(self.ops, part.tiles, q, k, v, scale, out[:, part.rows], lse[:, part.rows])
+                continue
+            more = out.new_empty(heads, q.shape[1], self.value_size)
+            more_lse = lse.new_empty(heads, q.shape[1])
+            attend(self.ops, part.tiles, q, k, v, scale, more, more_lse)
+            for start, rows in part.real:
+                piece = slice(start, start + rows.numel())
+                now, now_lse = take(out, rows), lse[:, rows]
+                merge_(now, now_lse, more[:, piece], more_lse[:, piece])
+                out.index_copy_(1, rows, now)
+                lse.index_copy_(1, rows, now_lse)
+        return out, lse
+
+    def backward(self, grad: Tensor, grad_lse: Tensor | None, out: Tensor, lse: Tensor) -> Gradients:
+        """Gradients of one sequence from those of its merged output (and logsumexp): grad and out [Hq, n, Dv]."""
+        grad, out = _pad(grad, self.size), _pad(out, self.size)
+        if grad_lse is not None:  # delta - grad_lse, said through one more column: dO 1, O -grad_lse, V 0
+            grad = F.pad(grad, (0, 1), value=1.0)
+            out = torch.cat([out, -grad_lse[..., None].to(out.dtype)], -1)
+        dq, dk, dv = (torch.zeros_like(x, dtype=self.high) for x in (self.q, self.k, self.v))
+        slope = dq.new_zeros(self.q.shape[0])  # sum of logit * d(logit) per head, over the pairs with a temperature
+        for part in self.parts():
+            q, k, v, scale = self._inputs(part)
+            spare = grad.shape[-1] - self.size
+            q, k, v = (x if not spare else _pad(x, x.shape[-1] + spare) for x in (q, k, v))
+            width = q.shape[-1]
+            some = (
+                _spread(_real(grad, part), width, self.size),
+                q,
+                k,
+                v,
+                _spread(_pick(out, part.rows), width, self.size),
+                _pick(lse[..., None], part.rows)[..., 0],
+            )
+            parts = tuple(torch.zeros_like(x, dtype=self.high) for x in (q, k, v))
+            attend_backward(self.ops, part.tiles, *some, scale, *parts)
+            part_q, part_k, part_v = (x[..., : self.size] for x in parts)
+            if part.distant or self.problem.temperature_scope == "all":
+                slope += (part_q * q[..., : self.size]).sum((1, 2))
+            factor = self.problem.logit_scale(part.distant)[1]
+            if factor is not None:
+                part_q = part_q * factor.to(part_q.dtype)[:, None, None]
+            _add(dq, part.rows, part_q)
+            _add(dk, part.keys, part_k)
+            _add(dv, part.keys, part_v)
+        return Gradients(dq[..., : self.query_size], dk[..., : self.query_size], dv[..., : self.value_size], slope)
+
+
+def _pad(x: Tensor, size: int) -> Tensor:
+    return x if x.shape[-1] == size else F.pad(x, (0, size - x.shape[-1]))
+
+
+def _spread(x: Tensor, width: int, size: int) -> Tensor:
+    """[..., size + extra] -> [..., width]: the extra columns go to the very end, beyond any penalty columns."""
+    extra = x.shape[-1] - size
+    if x.shape[-1] == width:
+        return x
+    wide = x.new_zeros(*x.shape[:-1], width)
+    wide[..., :size] = x[..., :size]
+    if extra:
+        wide[..., -extra:] = x[..., -extra:]
+    return wide
+
+
+def _pick(x: Tensor, index: Tensor | slice) -> Tensor:
+    return x[:, index] if isinstance(index, slice) else take(x, index)
+
+
+def _real(grad: Tensor, part: Part) -> Tensor:
+    """The rows' gradient, 0 for padding."""
+    if isinstance(part.rows, slice):
+        return grad[:, part.rows]
+    buffer = grad.new_zeros(grad.shape[0], part.rows.numel(), grad.shape[2])
+    for start, rows in part.real:
+        take(grad, rows, out=buffer[:, start : start + rows.numel()])
+    return buffer
+
+
+def _add(x: Tensor, index: Tensor | slice, part: Tensor) -> None:
+    if isinstance(index, slice):
+        x[:, index] += part
+    else:
+        x.index_add_(1, index, part)
+
+
+def _repeat_last(rows: Tensor, c: Cut) -> Tensor:
+    place = torch.arange(c.row_end - c.row_offset, device=rows.device)
+    return rows[place.clamp_(max=rows.numel() - 1)]

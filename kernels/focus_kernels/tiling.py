@@ -1,0 +1,191 @@
+"""Cutting a plan into tiles for a primitive that knows rectangles, a causal square and a mask.
+
+A tile's shape decides the order in which a matrix product adds, so no shape may depend on tokens after its rows:
+tiles start at fixed ranks of a list, are sized by how much of the sequence is left, and are padded to whole units.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from .plan import Bucket
+from .tiles import Tile
+
+BAND_ROWS = 8192  # rows of the band handled at once: bounds the memory of its copies
+STAIR_BLOCKS = 24  # masked tiles handled at once: bounds the memory of their masks
+
+
+@dataclass(frozen=True)
+class Grain:
+    """Rows of a tile and of its masked parts (sub), and the units a part-filled tile is padded to.
+
+    aten blocks queries by 256 rows from 768 on, by 64 from 192 on, else by 32: each grain stays within one class, so
+    that every matrix product in it has the same number of rows however full the tile is.
+    """
+
+    rows: int
+    sub: int
+    unit: int
+    least: int
+
+    def padded(self, rows: int) -> int:
+        """Rows to compute for `rows` wanted ones."""
+        return min(max(-(-rows // self.unit) * self.unit, self.least), self.rows)
+
+
+LARGE = Grain(rows=1024, sub=256, unit=256, least=768)
+MEDIUM = Grain(rows=256, sub=256, unit=64, least=192)
+SMALL = Grain(rows=128, sub=128, unit=32, least=32)
+
+
+def pick_grain(expected: float) -> Grain:
+    """The grain for a list that will hold about this many more rows."""
+    return LARGE if expected >= 1200 else MEDIUM if expected >= 160 else SMALL
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One tile of a bucket: rows [start, start + count) of its list, kept at `offset` of a batch's buffer."""
+
+    start: int
+    count: int
+    offset: int
+    grain: Grain
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A bucket cut into pieces; its rows and keys begin at these places of the batch's buffers."""
+
+    bucket: Bucket
+    pieces: tuple[Piece, ...]
+    row_offset: int
+    key_offset: int
+
+    @property
+    def row_end(self) -> int:
+        return self.pieces[-1].offset + self.pieces[-1].grain.rows
+
+
+def cut(bucket: Bucket, rows: Tensor, length: int, share: float, row_offset: int, key_offset: int) -> Cut:
+    """Cut the increasing positions `rows` of a sequence of `length`, in which a list holds about `share` of the tokens.
+
+    The size of a tile follows from where it starts, never from how many rows turned out to follow.
+    """
+    pieces: list[Piece] = []
+    start, total = 0, rows.numel()
+    while start < total:
+        grain = pick_grain((length - int(rows[start])) * share)
+        pieces.append(Piece(start, min(grain.rows, total - start), row_offset + start, grain))
+        start += grain.rows
+    return Cut(bucket, tuple(pieces), row_offset, key_offset)
+
+
+def causal_tiles(cuts: list[Cut]) -> Iterator[Tile]:
+    """Buckets whose rows are their keys: a causal square per tile (neighbours in one call), whole rectangles before."""
+    pieces = [piece for c in cuts for piece in c.pieces]
+    for first, count in _equal_neighbours([(p.offset, p.grain.rows) for p in pieces]):
+        rows = pieces[first].grain.rows
+        start = pieces[first].offset
+        yield Tile(start, rows, start, rows, count, rows, causal=True, first=True)
+    for c in cuts:
+        for piece in c.pieces:
+            if piece.start:
+                yield Tile(piece.offset, piece.grain.padded(piece.count), c.key_offset, piece.start)
+
+
+def stair_tiles(cuts: list[Cut], top_k: int, dtype: torch.dtype) -> Iterator[Tile]:
+    """Rows that see the first `reach` keys of their bucket: masked tiles for the few keys beyond the reach of a part's
+    first row, rectangles for all before."""
+    subs = [(piece.offset + s, piece.grain.sub) for c in cuts for piece in c.pieces for s in _parts(piece)]
+    reach = torch.cat([_padded_reach(c) for c in cuts])  # [rows of the buffer], in keys of the buffer
+    base = reach[torch.tensor([start for start, _ in subs], device=reach.device)]
+    known = dict(zip((start for start, _ in subs), base.tolist(), strict=True))
+    last_key = int(reach.max()) - 1
+
+    for first, count in _equal_neighbours(subs, STAIR_BLOCKS):
+        start, rows = subs[first]
+        width = -(-(rows // top_k + 48) // 64) * 64
+        begin = base[first : first + count]
+        beyond = reach[start : start + count * rows].view(count, rows) - begin[:, None]
+        table = _stair_masks(width, dtype, reach.device)
+        place = torch.arange(width, device=reach.device)
+        for step in range(0, max(int(beyond.max()), 1), width):
+            yield Tile(
+                start,
+                rows,
+                0,
+                width,
+                count,
+                key_index=(begin[:, None] + (place + step)).clamp_(max=last_key),
+                mask=table.index_select(0, (beyond - step).clamp_(0, width).view(-1)).view(count, 1, rows, width),
+                first=step == 0,
+            )
+    for c in cuts:
+        for piece in c.pieces:
+            before = known[piece.offset]
+            if before > c.key_offset:
+                yield Tile(piece.offset, piece.grain.padded(piece.count), c.key_offset, before - c.key_offset)
+            for s in _parts(piece):
+                here = known[piece.offset + s]
+                if here > before:
+                    yield Tile(piece.offset + s, piece.grain.sub, before, here - before)
+
+
+def _parts(piece: Piece) -> range:
+    return range(0, piece.count, piece.grain.sub)
+
+
+def _padded_reach(c: Cut) -> Tensor:
+    place = torch.arange(c.row_end - c.row_offset, device=c.bucket.reach.device)
+    return c.bucket.reach[place.clamp_(max=c.bucket.reach.numel() - 1)] + c.key_offset
+
+
+def _equal_neighbours(spans: list[tuple[int, int]], most: int = 1 << 30) -> Iterator[tuple[int, int]]:
+    """(first, count) of runs of (start, size) spans that touch and are of one size."""
+    first = 0
+    for number in range(1, len(spans) + 1):
+        if (
+            number == len(spans)
+            or number - first >= most
+            or spans[number] != (sum(spans[number - 1]), spans[number - 1][1])
+        ):
+            yield first, number - first
+            first = number
+
+
+@lru_cache(maxsize=16)
+def _stair_masks(width: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """[width + 1, width] additive masks: row b leaves the first b keys open."""
+    place = torch.arange(width + 1, device=device)
+    return torch.zeros(width + 1, width, dtype=dtype, device=device).masked_fill_(
+        place[:width] >= place[:, None], closed(dtype)
+    )
+
+
+def closed(dtype: torch.dtype) -> float:
+    """The logit of a masked pair: finite, so that a fully masked row merges with weight 0 instead of NaN."""
+    return torch.finfo(dtype).min / 2
+
+
+def band_tiles(length: int, window: int, dtype: torch.dtype, device: torch.device) -> Iterator[tuple[int, int, Tile]]:
+    """The causal band i - j <= window as (first row, first key, tile); rows and keys of a tile count from these."""
+    head = min(length, window + 1)
+    yield 0, 0, Tile(0, head, 0, head, causal=True, first=True)
+    rows = 64 if window <= 256 else 256
+    i, j = torch.arange(rows, device=device)[:, None], torch.arange(window + rows, device=device)
+    mask = torch.zeros(rows, window + rows, dtype=dtype, device=device)
+    mask.masked_fill_((j < i) | (j > i + window), closed(dtype))
+    start = head
+    while start < length:
+        count = min((length - start) // rows, max(BAND_ROWS // rows, 1))
+        size = rows if count else length - start
+        count = max(count, 1)
+        part = mask[None, None, :size, : window + size]
+        yield start, start - window, Tile(0, size, 0, window + size, count, size, mask=part, first=True)
+        start += count * size

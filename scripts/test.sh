@@ -1,0 +1,9 @@
+#!/usr/bin/env bash
+# Makes .venv, installs, checks style and types, and runs the tests. Arguments go to pytest: scripts/test.sh -k merge
+set -euo pipefail
+cd "$(dirname "$0")/.."
+bash scripts/setup.sh
+.venv/bin/ruff check .
+.venv/bin/ruff format --check .
+.venv/bin/mypy
+exec .venv/bin/python -m pytest "$@"
