@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -15,7 +15,7 @@ from .penalty import band_sides, bucket_sides, widen
 from .plan import Bucket, Plan
 from .problem import Problem
 from .tiles import Tile, TileOps, attend, attend_backward, take
-from .tiling import Cut, band_tiles, causal_tiles, closed, cut, stair_tiles
+from .tiling import Cut, band_tiles, causal_tiles, cut, sink_tiles, stair_tiles
 
 BATCH_BYTES = 4 << 20  # queries gathered at once, at least; a longer sequence gathers one bucket, or an eighth of it
 
@@ -72,16 +72,11 @@ class Tiled:
             yield Part(rows, keys, [tile], sides=cut_sides, distant=False)
 
     def _sinks(self) -> Iterator[Part]:
-        """Row i sees sink j from afar once i - j > window: a short staircase, then all of them."""
         sinks, start = self.problem.sinks, self.problem.window + 1
-        full = min(start + sinks - 1, self.length)
-        if sinks and full > start:
-            open_keys = torch.ones(full - start, sinks, dtype=torch.bool, device=self.q.device).tril()
-            mask = torch.zeros(open_keys.shape, dtype=self.q.dtype, device=self.q.device)
-            mask.masked_fill_(~open_keys, closed(self.q.dtype))
-            yield Part(slice(start, full), slice(0, sinks), [Tile(0, full - start, 0, sinks, mask=mask[None, None])])
-        if sinks and self.length > full:
-            yield Part(slice(full, self.length), slice(0, sinks), [Tile(0, self.length - full, 0, sinks)])
+        if sinks:
+            rows = self.length - start
+            tiles = sink_tiles(rows, start, self.problem.window, sinks, self.q.dtype, self.q.device)
+            yield Part(slice(start, self.length), slice(0, sinks), tiles)
 
     def _buckets(self, batch: list[Bucket]) -> Part:
         """Buckets side by side in one buffer of rows and one of keys."""
@@ -94,7 +89,7 @@ class Tiled:
             cuts.append(cut(bucket, rows, self.length, share, row_offset, key_offset))
             row_offset = cuts[-1].row_end
             key_offset = row_offset if self.plan.causal else key_offset + bucket.keys.numel()
-        rows = torch.cat([_repeat_last(c.bucket.keys if self.plan.causal else c.bucket.rows, c) for c in cuts])
+        rows = torch.cat([c.padded(c.bucket.keys if self.plan.causal else c.bucket.rows) for c in cuts])
         keys = rows if self.plan.causal else torch.cat([c.bucket.keys for c in cuts])
         real = tuple((c.row_offset + sinks, c.bucket.rows) for c in cuts)
         if self.plan.causal:
@@ -130,12 +125,7 @@ class Tiled:
             more = out.new_empty(heads, q.shape[1], self.value_size)
             more_lse = lse.new_empty(heads, q.shape[1])
             attend(self.ops, part.tiles, q, k, v, scale, more, more_lse)
-            for start, rows in part.real:
-                piece = slice(start, start + rows.numel())
-                now, now_lse = take(out, rows), lse[:, rows]
-                merge_(now, now_lse, more[:, piece], more_lse[:, piece])
-                out.index_copy_(1, rows, now)
-                lse.index_copy_(1, rows, now_lse)
+            merge_rows_(out, lse, part.real, more, more_lse)
         return out, lse
 
     def backward(self, grad: Tensor, grad_lse: Tensor | None, out: Tensor, lse: Tensor) -> Gradients:
@@ -173,6 +163,16 @@ class Tiled:
         return Gradients(dq[..., : self.query_size], dk[..., : self.query_size], dv[..., : self.value_size], slope)
 
 
+def merge_rows_(out: Tensor, lse: Tensor, real: Iterable[tuple[int, Tensor]], more: Tensor, more_lse: Tensor) -> None:
+    """Fold a buffer into the sequence: rows listed with their place in the buffer; out [Hq, n, Dv], lse [Hq, n]."""
+    for start, rows in real:
+        piece = slice(start, start + rows.numel())
+        now, now_lse = take(out, rows), lse[:, rows]
+        merge_(now, now_lse, more[:, piece], more_lse[:, piece])
+        out.index_copy_(1, rows, now)
+        lse.index_copy_(1, rows, now_lse)
+
+
 def _pad(x: Tensor, size: int) -> Tensor:
     return x if x.shape[-1] == size else F.pad(x, (0, size - x.shape[-1]))
 
@@ -208,8 +208,3 @@ def _add(x: Tensor, index: Tensor | slice, part: Tensor) -> None:
         x[:, index] += part
     else:
         x.index_add_(1, index, part)
-
-
-def _repeat_last(rows: Tensor, c: Cut) -> Tensor:
-    place = torch.arange(c.row_end - c.row_offset, device=rows.device)
-    return rows[place.clamp_(max=rows.numel() - 1)]

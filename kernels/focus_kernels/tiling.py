@@ -33,19 +33,20 @@ class Grain:
     unit: int
     least: int
 
-    def padded(self, rows: int) -> int:
-        """Rows to compute for `rows` wanted ones."""
-        return min(max(-(-rows // self.unit) * self.unit, self.least), self.rows)
+    def padded(self, rows: int, most: int) -> int:
+        """Rows to compute for `rows` wanted ones, of which there can never be more than `most`."""
+        return min(max(-(-rows // self.unit) * self.unit, self.least), self.rows, most)
 
 
 LARGE = Grain(rows=1024, sub=256, unit=256, least=768)
 MEDIUM = Grain(rows=256, sub=256, unit=64, least=192)
 SMALL = Grain(rows=128, sub=128, unit=32, least=32)
+TINY = Grain(rows=32, sub=32, unit=32, least=32)
 
 
 def pick_grain(expected: float) -> Grain:
     """The grain for a list that will hold about this many more rows."""
-    return LARGE if expected >= 1200 else MEDIUM if expected >= 160 else SMALL
+    return LARGE if expected >= 1200 else MEDIUM if expected >= 160 else SMALL if expected >= 24 else TINY
 
 
 @dataclass(frozen=True)
@@ -66,24 +67,32 @@ class Cut:
     pieces: tuple[Piece, ...]
     row_offset: int
     key_offset: int
+    length: int  # of the sequence
 
     @property
     def row_end(self) -> int:
         return self.pieces[-1].offset + self.pieces[-1].grain.rows
 
+    def padded(self, rows: Tensor) -> Tensor:
+        """One entry per row of the buffer: the list, its last entry repeated."""
+        place = torch.arange(self.row_end - self.row_offset, device=rows.device)
+        return rows[place.clamp_(max=rows.numel() - 1)]
 
-def cut(bucket: Bucket, rows: Tensor, length: int, share: float, row_offset: int, key_offset: int) -> Cut:
-    """Cut the increasing positions `rows` of a sequence of `length`, in which a list holds about `share` of the tokens.
+
+def cut(
+    bucket: Bucket, rows: Tensor, length: int, share: float, row_offset: int, key_offset: int, origin: int = 0
+) -> Cut:
+    """Cut the increasing positions `rows` (from `origin`) of a sequence of `length`; about a `share` of it is listed.
 
     The size of a tile follows from where it starts, never from how many rows turned out to follow.
     """
     pieces: list[Piece] = []
     start, total = 0, rows.numel()
     while start < total:
-        grain = pick_grain((length - int(rows[start])) * share)
+        grain = pick_grain((origin + length - int(rows[start])) * share)
         pieces.append(Piece(start, min(grain.rows, total - start), row_offset + start, grain))
         start += grain.rows
-    return Cut(bucket, tuple(pieces), row_offset, key_offset)
+    return Cut(bucket, tuple(pieces), row_offset, key_offset, length)
 
 
 def causal_tiles(cuts: list[Cut]) -> Iterator[Tile]:
@@ -96,14 +105,16 @@ def causal_tiles(cuts: list[Cut]) -> Iterator[Tile]:
     for c in cuts:
         for piece in c.pieces:
             if piece.start:
-                yield Tile(piece.offset, piece.grain.padded(piece.count), c.key_offset, piece.start)
+                yield Tile(piece.offset, piece.grain.padded(piece.count, c.length), c.key_offset, piece.start)
 
 
 def stair_tiles(cuts: list[Cut], top_k: int, dtype: torch.dtype) -> Iterator[Tile]:
     """Rows that see the first `reach` keys of their bucket: masked tiles for the few keys beyond the reach of a part's
     first row, rectangles for all before."""
     subs = [(piece.offset + s, piece.grain.sub) for c in cuts for piece in c.pieces for s in _parts(piece)]
-    reach = torch.cat([_padded_reach(c) for c in cuts])  # [rows of the buffer], in keys of the buffer
+    reach = torch.cat(
+        [c.padded(c.bucket.reach) + c.key_offset for c in cuts]
+    )  # [rows of the buffer], in keys of the buffer
     base = reach[torch.tensor([start for start, _ in subs], device=reach.device)]
     known = dict(zip((start for start, _ in subs), base.tolist(), strict=True))
     last_key = int(reach.max()) - 1
@@ -130,7 +141,7 @@ def stair_tiles(cuts: list[Cut], top_k: int, dtype: torch.dtype) -> Iterator[Til
         for piece in c.pieces:
             before = known[piece.offset]
             if before > c.key_offset:
-                yield Tile(piece.offset, piece.grain.padded(piece.count), c.key_offset, before - c.key_offset)
+                yield Tile(piece.offset, piece.grain.padded(piece.count, c.length), c.key_offset, before - c.key_offset)
             for s in _parts(piece):
                 here = known[piece.offset + s]
                 if here > before:
@@ -139,11 +150,6 @@ def stair_tiles(cuts: list[Cut], top_k: int, dtype: torch.dtype) -> Iterator[Til
 
 def _parts(piece: Piece) -> range:
     return range(0, piece.count, piece.grain.sub)
-
-
-def _padded_reach(c: Cut) -> Tensor:
-    place = torch.arange(c.row_end - c.row_offset, device=c.bucket.reach.device)
-    return c.bucket.reach[place.clamp_(max=c.bucket.reach.numel() - 1)] + c.key_offset
 
 
 def _equal_neighbours(spans: list[tuple[int, int]], most: int = 1 << 30) -> Iterator[tuple[int, int]]:
@@ -173,15 +179,20 @@ def closed(dtype: torch.dtype) -> float:
     return torch.finfo(dtype).min / 2
 
 
-def band_tiles(length: int, window: int, dtype: torch.dtype, device: torch.device) -> Iterator[tuple[int, int, Tile]]:
-    """The causal band i - j <= window as (first row, first key, tile); rows and keys of a tile count from these."""
+def band_tiles(
+    length: int, window: int, dtype: torch.dtype, device: torch.device, history: int = 0
+) -> Iterator[tuple[int, int, Tile]]:
+    """The causal band i - j <= window for rows from `history` on, as (first row, first key, tile); rows and keys of a
+    tile count from these."""
     head = min(length, window + 1)
-    yield 0, 0, Tile(0, head, 0, head, causal=True, first=True)
+    if head > history:
+        rows = head - history
+        yield history, history, Tile(0, rows, 0, rows, causal=True, first=True)
+        if history:
+            yield history, 0, Tile(0, rows, 0, history)
     rows = 64 if window <= 256 else 256
-    i, j = torch.arange(rows, device=device)[:, None], torch.arange(window + rows, device=device)
-    mask = torch.zeros(rows, window + rows, dtype=dtype, device=device)
-    mask.masked_fill_((j < i) | (j > i + window), closed(dtype))
-    start = head
+    start = max(head, history)
+    mask = _band_mask(min(rows, max(length - start, 0)), window, dtype, device)
     while start < length:
         count = min((length - start) // rows, max(BAND_ROWS // rows, 1))
         size = rows if count else length - start
@@ -189,3 +200,24 @@ def band_tiles(length: int, window: int, dtype: torch.dtype, device: torch.devic
         part = mask[None, None, :size, : window + size]
         yield start, start - window, Tile(0, size, 0, window + size, count, size, mask=part, first=True)
         start += count * size
+
+
+@lru_cache(maxsize=16)
+def _band_mask(rows: int, window: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    i, j = torch.arange(rows, device=device)[:, None], torch.arange(window + rows, device=device)
+    mask = torch.zeros(rows, window + rows, dtype=dtype, device=device)
+    return mask.masked_fill_((j < i) | (j > i + window), closed(dtype))
+
+
+def sink_tiles(rows: int, first: int, window: int, sinks: int, dtype: torch.dtype, device: torch.device) -> list[Tile]:
+    """Rows from position `first` on, which sees one, against the sinks: sink j is seen from afar once i - j > window."""
+    partial = min(max(window + sinks - first, 0), rows)  # rows that see only some of them
+    tiles = []
+    if partial:
+        seen = torch.arange(first - window, first - window + partial, device=device)
+        mask = torch.zeros(partial, sinks, dtype=dtype, device=device)
+        mask.masked_fill_(torch.arange(sinks, device=device) >= seen[:, None], closed(dtype))
+        tiles.append(Tile(0, partial, 0, sinks, mask=mask[None, None]))
+    if rows > partial:
+        tiles.append(Tile(partial, rows - partial, 0, sinks))
+    return tiles

@@ -9,7 +9,8 @@ from typing import Protocol
 from torch import Tensor
 
 from ..call import Call
-from ..problem import FocusError
+from ..problem import FocusError, Problem
+from ..stream import KeyBuckets
 
 # in the order in which "auto" asks
 NAMES = ("cpu", "flash_attn", "torch_varlen", "flex", "eager", "reference")
@@ -25,6 +26,8 @@ class Backend(Protocol):
 
     def run(self, call: Call) -> tuple[Tensor, Tensor]: ...
 
+    def attend_stream(self, query: Tensor, stream: KeyBuckets, problem: Problem) -> tuple[Tensor, Tensor]: ...
+
 
 class BackendError(FocusError):
     """The named backend cannot serve the call; the message says why, and which one would."""
@@ -34,7 +37,7 @@ def load(name: str) -> Backend:
     """A backend by name; imported on first use, so that none costs those who do not use it."""
     if name not in NAMES:
         raise FocusError(f"backend {name!r} is not known; choose 'auto' or one of {', '.join(NAMES)}")
-    backend: Backend = import_module(f".{name}", __name__)  # type: ignore[assignment]
+    backend: Backend = import_module(f".{name}", __name__)
     return backend
 
 
@@ -43,15 +46,17 @@ def available_backends() -> tuple[str, ...]:
     return tuple(name for name in NAMES if load(name).unavailable() is None)
 
 
-def _objection(name: str, call: Call) -> str | None:
+def _objection(name: str, call: Call, stream: bool) -> str | None:
     backend = load(name)
+    if stream and not hasattr(backend, "attend_stream"):
+        return "it has no streaming form"
     needs = call.problem.needs_chunked
     if call.engine == "sorted" and needs:
         return f"the sorted engine cannot serve {needs}"
     return backend.unavailable() or backend.refuse(call)
 
 
-def find(choice: str, call: Call) -> tuple[Backend, Call]:
+def find(choice: str, call: Call, stream: bool = False) -> tuple[Backend, Call]:
     """The backend for `choice`: 'auto', a name, or 'name:engine'. An explicit choice is obeyed or refused."""
     name, _, engine = choice.partition(":")
     if engine and engine not in ENGINES:
@@ -60,13 +65,13 @@ def find(choice: str, call: Call) -> tuple[Backend, Call]:
     if name == "auto":
         for candidate in NAMES:
             # a peer to measure against, asked for by name: it compiles for minutes on first use
-            if candidate != "flex" and _objection(candidate, call) is None:
+            if candidate != "flex" and _objection(candidate, call, stream) is None:
                 return load(candidate), call
-    objection = _objection(name, call)
+    objection = _objection(name, call, stream)
     if objection is None:
         return load(name), call
     free = replace(call, engine="auto")
-    others = [other for other in NAMES if other != name and _objection(other, free) is None]
-    if engine and _objection(name, free) is None:
+    others = [other for other in NAMES if other != name and _objection(other, free, stream) is None]
+    if engine and _objection(name, free, stream) is None:
         others.insert(0, f"{name}:{'chunked' if engine == 'sorted' else 'sorted'}")
     raise BackendError(f"backend {choice!r} cannot serve this call: {objection}; these would: {', '.join(others)}")

@@ -47,6 +47,7 @@ def _ops(softcap: float | None) -> TileOps:
 
 
 _runner = TileRunner(_ops)
+attend_stream = _runner.attend_stream
 
 
 def unavailable() -> str | None:

@@ -83,6 +83,7 @@ def _ops(softcap: float | None) -> TileOps:
 
 
 _runner = TileRunner(_ops)
+attend_stream = _runner.attend_stream
 
 
 def unavailable() -> str | None:
@@ -93,9 +94,7 @@ def unavailable() -> str | None:
 def refuse(call: Call) -> str | None:
     """Why this backend cannot serve this call."""
     if call.problem.softcap is not None and call.engine == "sorted":
-        return (
-            f"the sorted engine's penalty would not survive softcap={call.problem.softcap} (the chunked one has none)"
-        )
+        return f"the sorted engine's penalty would not survive softcap={call.problem.softcap}"
     return None
 
 

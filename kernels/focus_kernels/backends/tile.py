@@ -11,6 +11,9 @@ from ..call import Call, Gradients
 from ..choose import pick_engine
 from ..merge import add_sink_logits_
 from ..plan import make_plan
+from ..problem import Problem
+from ..stream import KeyBuckets
+from ..stream_tiles import attend_row
 from ..tiled import Tiled
 from ..tiles import TileOps
 
@@ -63,6 +66,20 @@ class TileRunner:
                 sequence.put(whole, 1, part)
             slope += parts.slope
         return Gradients(found[0], found[1], found[2], slope)
+
+    def attend_stream(self, query: Tensor, stream: KeyBuckets, problem: Problem) -> tuple[Tensor, Tensor]:
+        """The last chunk's queries [B, Hq, c, D] -> out [B, Hq, c, D] in fp32 (fp64 stays) and lse [B, Hq, c]."""
+        high = torch.float64 if query.dtype == torch.float64 else torch.float32
+        out = torch.zeros_like(query, dtype=high)
+        lse = query.new_full(query.shape[:3], float("-inf"), dtype=high)
+        ops = self.make_ops(problem.softcap)
+        for number, row in enumerate(stream.rows):
+            if not row.chunk:
+                continue
+            places = slice(None) if row.places is None else row.places
+            part, part_lse = attend_row(ops, _rows(query[number][:, places]), stream, number, problem)
+            out[number][:, places], lse[number][:, places] = part, part_lse
+        return out, lse
 
 
 def _rows(x: Tensor) -> Tensor:

@@ -1,0 +1,67 @@
+"""Attending a chunk of queries to a stream's keys."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from .backends import find
+from .call import Call
+from .merge import add_sink_logits_
+from .problem import FocusError, check_problem
+from .stream import KeyBuckets
+
+
+def attend_chunk(
+    query: Tensor,
+    buckets: KeyBuckets,
+    *,
+    scale: float | None = None,
+    temperature: float | Tensor | None = None,
+    temperature_scope: str = "distant",
+    softcap: float | None = None,
+    sink_logits: Tensor | None = None,
+    backend: str = "auto",
+    return_lse: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """The queries [B, Hq, c, D] of the chunk last appended, against all keys so far; options as in `focus_attention`.
+
+    Returns [B, Hq, c, Dv] (0 at padding) and, if asked, the logsumexp [B, Hq, c]. Appending and attending chunk after
+    chunk gives what `focus_attention` gives for the whole sequence, whatever the chunk sizes.
+    """
+    if not buckets.rows:
+        raise FocusError("the stream is empty: append a chunk of keys before attending to it")
+    if query.dim() != 4 or query.shape[0] != len(buckets.rows) or query.shape[2] != buckets.chunk:
+        fits = f"[{len(buckets.rows)}, heads, {buckets.chunk}, size]"
+        raise FocusError(f"query {list(query.shape)} does not fit the last chunk: it must be {fits}")
+    if query.requires_grad and torch.is_grad_enabled():
+        raise FocusError("a stream has no gradient and query requires one: use focus_attention, or torch.no_grad()")
+    keys = buckets.recent_key
+    if query.dtype != keys.dtype or query.device != keys.device or query.shape[1] % keys.shape[1]:
+        raise FocusError(
+            f"query has {query.shape[1]} heads, {query.dtype} on {query.device}; the stream's keys have "
+            f"{keys.shape[1]} heads, {keys.dtype} on {keys.device}"
+        )
+    problem = check_problem(
+        q_heads=query.shape[1],
+        head_size=query.shape[3],
+        device=query.device,
+        top_k=buckets.recent_groups.shape[2],
+        num_groups=buckets.num_groups,
+        window=buckets.window,
+        sinks=buckets.sinks,
+        match=buckets.match,
+        scale=scale,
+        temperature=temperature,
+        temperature_scope=temperature_scope,
+        softcap=softcap,
+        sink_logits=sink_logits,
+    )
+    query = F.pad(query.detach(), (0, keys.shape[3] - query.shape[3]))
+    call = Call(query, keys, buckets.recent_value, buckets.recent_groups, problem, [], None, None)
+    out, lse = find(backend, call, stream=True)[0].attend_stream(query, buckets, problem)
+    if sink_logits is not None:
+        add_sink_logits_(out, lse, sink_logits)
+    out = out[..., : buckets.value_size].to(query.dtype)
+    return (out, lse) if return_lse else out

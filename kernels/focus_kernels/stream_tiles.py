@@ -1,0 +1,114 @@
+"""A chunk of queries against a stream's keys, on a tile primitive: one row of the batch at a time."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from .plan import Bucket, multi_hot, split_by_group
+from .pool import Span
+from .problem import Problem
+from .stream import KeyBuckets
+from .tiled import merge_rows_
+from .tiles import Tile, TileOps, attend, take
+from .tiling import Cut, band_tiles, cut, sink_tiles, stair_tiles
+
+
+def attend_row(ops: TileOps, q: Tensor, stream: KeyBuckets, number: int, problem: Problem) -> tuple[Tensor, Tensor]:
+    """q [Hq, m, D], the real queries of one row -> out [Hq, m, D] and lse [Hq, m] in fp32 (fp64 stays)."""
+    row = stream.rows[number]
+    recent = slice(row.start, row.start + row.count)
+    keys, values = stream.recent_key[number][:, recent], stream.recent_value[number][:, recent]
+    history, window = row.count - row.chunk, problem.window
+    high = torch.float64 if q.dtype == torch.float64 else torch.float32
+    out, lse = q.new_empty(q.shape, dtype=high), q.new_empty(q.shape[:2], dtype=high)
+
+    scale, factor = problem.logit_scale(distant=False)
+    near = q if factor is None else q * factor.to(q.dtype)[:, None, None]
+    for start, key, tile in band_tiles(row.count, window, q.dtype, q.device, history):
+        rows = slice(start - history, start - history + tile.count * tile.size)
+        attend(ops, [tile], near[:, rows], keys[:, key:], values[:, key:], scale, out[:, rows], lse[:, rows])
+
+    scale, factor = problem.logit_scale(distant=True)
+    far = q if factor is None else q * factor.to(q.dtype)[:, None, None]
+    start = max(window + 1 - (row.length - row.chunk), 0)  # the first query with a distant key
+    if start < row.chunk and problem.sinks:
+        position = row.length - row.chunk + start
+        tiles = sink_tiles(row.chunk - start, position, window, problem.sinks, q.dtype, q.device)
+        sink_key, sink_value = stream.sink_key[number], stream.sink_value[number]
+        attend(ops, tiles, far[:, start:], sink_key, sink_value, scale, out[:, start:], lse[:, start:])
+
+    lists = _lists(stream, number, problem)
+    for batch in [lists] if problem.probes_one else [[one] for one in lists]:
+        if batch:
+            _attend_buckets(ops, far, keys, values, stream, batch, history, scale, out, lse, problem)
+    return out, lse
+
+
+def _lists(stream: KeyBuckets, number: int, problem: Problem) -> list[tuple[Bucket, Span]]:
+    """Who reads which bucket: its part among the recent keys (places there), and its part in the pool."""
+    row = stream.rows[number]
+    groups = stream.recent_groups[number, row.start : row.start + row.count]
+    chunk = groups[row.count - row.chunk :]
+    history = row.count - row.chunk
+    skip = min(max(problem.sinks - row.first, 0), row.count)
+    distant = max(row.count - 1 - problem.window, skip)  # recent keys before it are distant to some query
+    names, kind = stream.bucket_of(groups[skip:distant])
+    members = dict(zip(names, split_by_group(kind, len(names), skip), strict=True))
+    if problem.match == "probe" or problem.probes_one:
+        readers = dict(zip(names, split_by_group(chunk, problem.num_groups, history), strict=True))
+    else:
+        held = [name[1:] for name in stream.pool.spans if name[0] == number]
+        names = sorted({*names, *held})
+        if not names:
+            return []
+        hot = multi_hot(chunk, problem.num_groups, torch.float32)
+        wanted = torch.tensor(names, device=chunk.device)
+        overlap = hot @ multi_hot(wanted, problem.num_groups, torch.float32).T > 0  # [m, names]
+        readers = {name: overlap[:, n].nonzero()[:, 0] + history for n, name in enumerate(names)}
+    nothing = groups.new_empty(0, dtype=torch.long)
+    found = []
+    for name in names:
+        rows, keys = readers[name], members.get(name, nothing)
+        span = stream.pool.spans.get((number, *name), Span(0, 0, 0))
+        reach = torch.searchsorted(keys, rows - problem.window)
+        if rows.numel() and (span.used or int(reach[-1])):
+            found.append((Bucket(keys, rows, reach), span))
+    return found
+
+
+def _attend_buckets(
+    ops: TileOps,
+    q: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    stream: KeyBuckets,
+    batch: list[tuple[Bucket, Span]],
+    history: int,
+    scale: float,
+    out: Tensor,
+    lse: Tensor,
+    problem: Problem,
+) -> None:
+    cuts: list[Cut] = []
+    row_offset = key_offset = 0
+    share = problem.top_k / problem.num_groups
+    for bucket, _ in batch:
+        cuts.append(cut(bucket, bucket.rows, q.shape[1], share, row_offset, key_offset, origin=history))
+        row_offset, key_offset = cuts[-1].row_end, key_offset + bucket.keys.numel()
+    index = torch.cat([c.padded(c.bucket.rows) for c in cuts]) - history
+    picked = take(q, index)
+    more, more_lse = out.new_empty(picked.shape), lse.new_empty(picked.shape[:2])
+    stairs = any(int(bucket.reach[-1]) for bucket, _ in batch)
+    if stairs:
+        recent = torch.cat([bucket.keys for bucket, _ in batch])
+        tiles = stair_tiles(cuts, problem.top_k, q.dtype)
+        attend(ops, tiles, picked, take(keys, recent), take(values, recent), scale, more, more_lse)
+    past = [
+        Tile(p.offset, p.grain.padded(p.count, c.length), span.start, span.used, first=not stairs)
+        for c, (_, span) in zip(cuts, batch, strict=True)
+        if span.used
+        for p in c.pieces
+    ]
+    attend(ops, past, picked, stream.pool.key, stream.pool.value, scale, more, more_lse)
+    merge_rows_(out, lse, [(c.row_offset, c.bucket.rows - history) for c in cuts], more, more_lse)
