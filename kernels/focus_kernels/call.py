@@ -48,6 +48,6 @@ class Runner(Protocol):
         """out [B, Hq, T, Dv] in the query's dtype and lse [B, Hq, T]; padding rows 0 and -inf."""
         ...
 
-    def backward(self, call: Call, grad: Tensor, grad_lse: Tensor | None, out: Tensor, lse: Tensor) -> Gradients:
+    def backward(self, call: Call, grad: Tensor, out: Tensor, lse: Tensor) -> Gradients:
         """Exact for the softmax whose merged output and logsumexp are given."""
         ...

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+SERIAL = 32767  # elements that torch handles on one thread
+
 
 def normalise_lse(lse: Tensor) -> Tensor:
     """An empty row is +inf in FlashAttention-2 and -inf in 3; -inf is the one that merges."""
@@ -12,13 +14,27 @@ def normalise_lse(lse: Tensor) -> Tensor:
 
 
 def merge_(out: Tensor, lse: Tensor, more: Tensor, more_lse: Tensor) -> None:
-    """Fold (more, more_lse) into (out, lse) in place: out [..., M, D], lse [..., M].
+    """Fold (more, more_lse) into (out, lse) in place: out [..., H, M, D], lse [..., H, M].
 
-    A part whose weight is 0 leaves every bit as it was; two empty parts stay empty.
+    A part whose weight is 0 leaves every bit as it was; two empty parts stay empty. Bits do not depend on how many
+    rows are merged along: exp and log run in pieces too small to be split over threads, so that (M being a multiple
+    of the vector length) no element falls into a loop's scalar remainder; the rest is single IEEE operations.
     """
-    weight = torch.sigmoid_((more_lse - lse).nan_to_num_(float("-inf")))
-    out.lerp_(more.to(out.dtype), weight[..., None].to(out.dtype))
-    torch.logaddexp(lse, more_lse, out=lse)
+    if lse.dim() == 3:
+        for parts in zip(out, lse, more, more_lse, strict=True):
+            merge_(*parts)
+        return
+    weight, keep = torch.empty_like(more_lse), torch.empty_like(more_lse)
+    heads = max(SERIAL // max(lse.shape[1], 1), 1)
+    for start in range(0, lse.shape[0], heads):
+        some = slice(start, start + heads)
+        old, new = lse[some], more_lse[some]
+        lead = (new - old).nan_to_num_(float("-inf"))
+        torch.sigmoid(lead, out=weight[some])
+        torch.sigmoid(lead.neg_(), out=keep[some])
+        torch.logaddexp(old, new, out=old)
+    out.mul_(keep[..., None])
+    out.add_(more.to(out.dtype) * weight[..., None])
 
 
 def add_sink_logits_(out: Tensor, lse: Tensor, logits: Tensor) -> None:

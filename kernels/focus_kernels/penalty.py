@@ -5,10 +5,12 @@ q'.k' = q.k - BIG * <a_i, b_j>; where <a_i, b_j> is 0 nothing is added, so wante
 
 from __future__ import annotations
 
+from math import comb
+
 import torch
 from torch import Tensor
 
-from .plan import multi_hot
+from .plan import match_mask, multi_hot
 from .problem import Problem
 
 BIG = 30000.0  # after the scale; exp(-BIG) is 0 and its root over the scale fits fp16
@@ -37,6 +39,27 @@ def bucket_sides(
     key = hot.clone()
     key[:sinks] = strength(scale)
     return -hot, key
+
+
+def mismatch_width(problem: Problem) -> int:
+    """Columns that `mismatch_sides` may need: a key's group, or for "share" its set of groups."""
+    return comb(problem.num_groups, problem.top_k) if problem.match == "share" else problem.num_groups
+
+
+def mismatch_sides(
+    query_groups: Tensor, key_groups: Tensor, problem: Problem, sinks: int, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """[m, c] and [n, c] sides that drop every pair that does not match; the first `sinks` keys match everybody."""
+    if problem.match == "probe" or problem.probes_one:
+        kinds = torch.arange(problem.num_groups, device=key_groups.device)[:, None]
+        kind = key_groups[:, 0].long()
+    else:
+        kinds, kind = torch.unique(key_groups.sort(1).values, dim=0, return_inverse=True)
+    reads = match_mask(query_groups, kinds, problem)  # [m, kinds]
+    amount = strength(problem.logit_scale(distant=True)[0])
+    key = multi_hot(kind[:, None], len(kinds), dtype) * amount
+    key[:sinks] = 0
+    return (~reads).to(dtype) * -amount, key
 
 
 def widen(tensor: Tensor, side: Tensor | None, size: int) -> Tensor:

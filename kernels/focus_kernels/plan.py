@@ -107,6 +107,14 @@ def multi_hot(groups: Tensor, num_groups: int, dtype: torch.dtype) -> Tensor:
     return torch.zeros(groups.shape[0], num_groups, dtype=dtype, device=groups.device).scatter_(1, groups.long(), 1)
 
 
+def match_mask(query_groups: Tensor, key_groups: Tensor, problem: Problem) -> Tensor:
+    """[m, k] and [n, k] -> [m, n]: do they match? For tiles small enough to write down."""
+    hot = multi_hot(query_groups, problem.num_groups, torch.float32)
+    if problem.match == "probe":
+        key_groups = key_groups[:, :1]
+    return hot @ multi_hot(key_groups, problem.num_groups, torch.float32).T > 0
+
+
 def visible_pairs(groups: Tensor, problem: Problem) -> int:
     """How many pairs of a sequence are visible, per head: what an ideal kernel would compute. groups [n, k]."""
     length, window, sinks = groups.shape[0], problem.window, problem.sinks

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .plan import split_by_group
+from .plan import multi_hot, split_by_group
 from .pool import Pool, empty_like_rows
 from .problem import MATCHES, FocusError, check_groups
 from .tiles import take
@@ -41,12 +41,11 @@ class KeyBuckets:
     recent_key: Tensor  # [B, Hkv, room, D], the newest tokens in position order
     recent_value: Tensor
     recent_groups: Tensor  # [B, room, k]
-    sink_key: Tensor  # [B, Hkv, sinks, D]
-    sink_value: Tensor
-    pool: Pool  # everything older, under the names (row, *bucket)
+    pool: Pool  # the sinks of a row under the name (row,), everything older under (row, *bucket)
     value_size: int
 
-    def __init__(self, *, num_groups: int, window: int, sinks: int = 4, match: str = "probe"):
+    def __init__(self, *, num_groups: int, window: int, sinks: int = 4, match: str = "probe", page: int | None = None):
+        """`page`: what a bucket's first row is a multiple of; by default what the device's kernels want."""
         if match not in MATCHES:
             raise FocusError(f"match is {match!r}; choose one of {', '.join(MATCHES)}")
         if not 0 <= sinks <= window:
@@ -54,6 +53,7 @@ class KeyBuckets:
         if num_groups < 1:
             raise FocusError(f"num_groups is {num_groups}; it must be at least 1")
         self.num_groups, self.window, self.sinks, self.match = num_groups, window, sinks, match
+        self.page = 0 if page is None else page
         self.rows: list[Recent] = []
         self.chunk = 0  # tokens of the last chunk, padding included
 
@@ -66,14 +66,15 @@ class KeyBuckets:
         """Bytes held for keys and values."""
         if not self.rows:
             return 0
-        held = (self.recent_key, self.recent_value, self.sink_key, self.sink_value)
-        return self.pool.memory() + sum(x.numel() * x.element_size() for x in held)
+        return self.pool.memory() + sum(x.numel() * x.element_size() for x in (self.recent_key, self.recent_value))
 
     def append(self, key: Tensor, value: Tensor, groups: Tensor, padding_mask: Tensor | None = None) -> None:
-        """Take in a chunk: key [B, Hkv, c, D], value [B, Hkv, c, Dv], groups [B, c, k]; mask [B, c] true at real tokens."""
+        """Take in a chunk: key [B, Hkv, c, D], value [B, Hkv, c, Dv], groups [B, c, k]; mask [B, c] as in prefill."""
         self._check(key, value, groups, padding_mask)
         self.value_size = value.shape[3]
-        size = max(key.shape[3], value.shape[3])  # the kernels want one head size
+        self.page = self.page or (1 if key.device.type == "cpu" else PAGE)
+        unit = 1 if self.page == 1 else 8
+        size = -(-max(key.shape[3], value.shape[3]) // unit) * unit  # the kernels want one head size
         key, value = (F.pad(x.detach(), (0, size - x.shape[3])) for x in (key, value))
         if not self.rows:
             self._allocate(key, value, groups)
@@ -92,8 +93,8 @@ class KeyBuckets:
             self.recent_groups[number, end : end + count] = new_groups
             fresh = min(max(self.sinks - row.length, 0), count)
             if fresh:
-                self.sink_key[number][:, row.length : row.length + fresh] = new_key[:, :fresh]
-                self.sink_value[number][:, row.length : row.length + fresh] = new_value[:, :fresh]
+                self.pool.reserve({(number,): fresh})
+                self.pool.append((number,), new_key[:, :fresh], new_value[:, :fresh])
             row.count, row.length, row.chunk = row.count + count, row.length + count, count
 
     def bucket_of(self, groups: Tensor) -> tuple[list[tuple[int, ...]], Tensor]:
@@ -102,6 +103,19 @@ class KeyBuckets:
             return [(group,) for group in range(self.num_groups)], groups[:, 0]
         sets, kind = torch.unique(groups.sort(1).values, dim=0, return_inverse=True)
         return [tuple(s) for s in sets.tolist()], kind
+
+    def readers(self, number: int) -> dict[tuple[int, ...], Tensor]:
+        """For each bucket name of a row, in order, the places in the last chunk of the queries that read it."""
+        row = self.rows[number]
+        groups = self.recent_groups[number, row.start : row.start + row.count]
+        chunk = groups[row.count - row.chunk :]
+        names, _ = self.bucket_of(groups)
+        if self.match == "probe" or groups.shape[1] == 1:
+            return dict(zip(names, split_by_group(chunk, self.num_groups), strict=True))
+        names = sorted({*names, *(name[1:] for name in self.pool.spans if name[0] == number and len(name) > 1)})
+        hot = multi_hot(chunk, self.num_groups, torch.float32)
+        overlap = hot @ multi_hot(torch.tensor(names, device=chunk.device), self.num_groups, torch.float32).T > 0
+        return {name: overlap[:, n].nonzero()[:, 0] for n, name in enumerate(names)}
 
     def _evict(self) -> None:
         """Move what the next chunk sees only from afar into the buckets; sinks have a place of their own."""
@@ -142,9 +156,8 @@ class KeyBuckets:
 
     def _allocate(self, key: Tensor, value: Tensor, groups: Tensor) -> None:
         self.rows = [Recent() for _ in range(key.shape[0])]
-        self.pool = Pool(key[0], value[0], align=1 if key.device.type == "cpu" else PAGE)
+        self.pool = Pool(key[0], value[0], align=self.page)
         self.recent_key, self.recent_value = empty_like_rows(key, 0), empty_like_rows(value, 0)
-        self.sink_key, self.sink_value = empty_like_rows(key, self.sinks), empty_like_rows(value, self.sinks)
         self.recent_groups = groups.new_empty(groups.shape[0], 0, groups.shape[2])
 
     def _check(self, key: Tensor, value: Tensor, groups: Tensor, padding_mask: Tensor | None) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .plan import Bucket, multi_hot, split_by_group
+from .plan import Bucket, split_by_group
 from .pool import Span
 from .problem import Problem
 from .stream import KeyBuckets
@@ -35,7 +35,8 @@ def attend_row(ops: TileOps, q: Tensor, stream: KeyBuckets, number: int, problem
     if start < row.chunk and problem.sinks:
         position = row.length - row.chunk + start
         tiles = sink_tiles(row.chunk - start, position, window, problem.sinks, q.dtype, q.device)
-        sink_key, sink_value = stream.sink_key[number], stream.sink_value[number]
+        first = stream.pool.spans[(number,)].start
+        sink_key, sink_value = stream.pool.key[:, first:], stream.pool.value[:, first:]
         attend(ops, tiles, far[:, start:], sink_key, sink_value, scale, out[:, start:], lse[:, start:])
 
     lists = _lists(stream, number, problem)
@@ -48,28 +49,15 @@ def attend_row(ops: TileOps, q: Tensor, stream: KeyBuckets, number: int, problem
 def _lists(stream: KeyBuckets, number: int, problem: Problem) -> list[tuple[Bucket, Span]]:
     """Who reads which bucket: its part among the recent keys (places there), and its part in the pool."""
     row = stream.rows[number]
-    groups = stream.recent_groups[number, row.start : row.start + row.count]
-    chunk = groups[row.count - row.chunk :]
     history = row.count - row.chunk
     skip = min(max(problem.sinks - row.first, 0), row.count)
     distant = max(row.count - 1 - problem.window, skip)  # recent keys before it are distant to some query
-    names, kind = stream.bucket_of(groups[skip:distant])
+    names, kind = stream.bucket_of(stream.recent_groups[number, row.start + skip : row.start + distant])
     members = dict(zip(names, split_by_group(kind, len(names), skip), strict=True))
-    if problem.match == "probe" or problem.probes_one:
-        readers = dict(zip(names, split_by_group(chunk, problem.num_groups, history), strict=True))
-    else:
-        held = [name[1:] for name in stream.pool.spans if name[0] == number]
-        names = sorted({*names, *held})
-        if not names:
-            return []
-        hot = multi_hot(chunk, problem.num_groups, torch.float32)
-        wanted = torch.tensor(names, device=chunk.device)
-        overlap = hot @ multi_hot(wanted, problem.num_groups, torch.float32).T > 0  # [m, names]
-        readers = {name: overlap[:, n].nonzero()[:, 0] + history for n, name in enumerate(names)}
-    nothing = groups.new_empty(0, dtype=torch.long)
+    nothing = kind.new_empty(0, dtype=torch.long)
     found = []
-    for name in names:
-        rows, keys = readers[name], members.get(name, nothing)
+    for name, rows in stream.readers(number).items():
+        rows, keys = rows + history, members.get(name, nothing)
         span = stream.pool.spans.get((number, *name), Span(0, 0, 0))
         reach = torch.searchsorted(keys, rows - problem.window)
         if rows.numel() and (span.used or int(reach[-1])):
@@ -111,4 +99,4 @@ def _attend_buckets(
         for p in c.pieces
     ]
     attend(ops, past, picked, stream.pool.key, stream.pool.value, scale, more, more_lse)
-    merge_rows_(out, lse, [(c.row_offset, c.bucket.rows - history) for c in cuts], more, more_lse)
+    merge_rows_(out, lse, index, [(c.row_offset, c.bucket.rows - history) for c in cuts], more, more_lse)

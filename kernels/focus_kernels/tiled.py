@@ -46,9 +46,7 @@ class Tiled:
     def parts(self) -> Iterator[Part]:
         """Band first (it reaches every row), then sinks and buckets."""
         yield from self._band()
-        if not self.plan.buckets:
-            return
-        if not self.plan.causal:
+        if not self.plan.causal and self.length > self.problem.window + 1:
             yield from self._sinks()
         batch: list[Bucket] = []
         row_bytes = self.q.shape[0] * self.size * self.q.element_size()
@@ -59,7 +57,8 @@ class Tiled:
                 yield self._buckets(batch)
                 batch = []
             batch.append(bucket)
-        yield self._buckets(batch)
+        if batch:
+            yield self._buckets(batch)
 
     def _band(self) -> Iterator[Part]:
         sides = None
@@ -125,32 +124,20 @@ class Tiled:
             more = out.new_empty(heads, q.shape[1], self.value_size)
             more_lse = lse.new_empty(heads, q.shape[1])
             attend(self.ops, part.tiles, q, k, v, scale, more, more_lse)
-            merge_rows_(out, lse, part.real, more, more_lse)
+            merge_rows_(out, lse, part.rows, part.real, more, more_lse)
         return out, lse
 
-    def backward(self, grad: Tensor, grad_lse: Tensor | None, out: Tensor, lse: Tensor) -> Gradients:
-        """Gradients of one sequence from those of its merged output (and logsumexp): grad and out [Hq, n, Dv]."""
+    def backward(self, grad: Tensor, out: Tensor, lse: Tensor) -> Gradients:
+        """Gradients of one sequence from that of its merged output; grad and out [Hq, n, Dv]."""
         grad, out = _pad(grad, self.size), _pad(out, self.size)
-        if grad_lse is not None:  # delta - grad_lse, said through one more column: dO 1, O -grad_lse, V 0
-            grad = F.pad(grad, (0, 1), value=1.0)
-            out = torch.cat([out, -grad_lse[..., None].to(out.dtype)], -1)
         dq, dk, dv = (torch.zeros_like(x, dtype=self.high) for x in (self.q, self.k, self.v))
         slope = dq.new_zeros(self.q.shape[0])  # sum of logit * d(logit) per head, over the pairs with a temperature
         for part in self.parts():
             q, k, v, scale = self._inputs(part)
-            spare = grad.shape[-1] - self.size
-            q, k, v = (x if not spare else _pad(x, x.shape[-1] + spare) for x in (q, k, v))
-            width = q.shape[-1]
-            some = (
-                _spread(_real(grad, part), width, self.size),
-                q,
-                k,
-                v,
-                _spread(_pick(out, part.rows), width, self.size),
-                _pick(lse[..., None], part.rows)[..., 0],
-            )
+            some_grad, some_out = (_pad(x, q.shape[-1]) for x in (_real(grad, part), _pick(out, part.rows)))
+            some_lse = _pick(lse[..., None], part.rows)[..., 0]
             parts = tuple(torch.zeros_like(x, dtype=self.high) for x in (q, k, v))
-            attend_backward(self.ops, part.tiles, *some, scale, *parts)
+            attend_backward(self.ops, part.tiles, some_grad, q, k, v, some_out, some_lse, scale, *parts)
             part_q, part_k, part_v = (x[..., : self.size] for x in parts)
             if part.distant or self.problem.temperature_scope == "all":
                 slope += (part_q * q[..., : self.size]).sum((1, 2))
@@ -163,30 +150,21 @@ class Tiled:
         return Gradients(dq[..., : self.query_size], dk[..., : self.query_size], dv[..., : self.value_size], slope)
 
 
-def merge_rows_(out: Tensor, lse: Tensor, real: Iterable[tuple[int, Tensor]], more: Tensor, more_lse: Tensor) -> None:
-    """Fold a buffer into the sequence: rows listed with their place in the buffer; out [Hq, n, Dv], lse [Hq, n]."""
+def merge_rows_(
+    out: Tensor, lse: Tensor, index: Tensor, real: Iterable[tuple[int, Tensor]], more: Tensor, more_lse: Tensor
+) -> None:
+    """Fold a buffer into the sequence, out [Hq, n, Dv] and lse [Hq, n]: `index` has the row of every place of the
+    buffer, `real` lists (place, rows) of those that are not padding."""
+    now, now_lse = take(out, index), lse[:, index]
+    merge_(now, now_lse, more, more_lse)
     for start, rows in real:
         piece = slice(start, start + rows.numel())
-        now, now_lse = take(out, rows), lse[:, rows]
-        merge_(now, now_lse, more[:, piece], more_lse[:, piece])
-        out.index_copy_(1, rows, now)
-        lse.index_copy_(1, rows, now_lse)
+        out.index_copy_(1, rows, now[:, piece])
+        lse.index_copy_(1, rows, now_lse[:, piece])
 
 
 def _pad(x: Tensor, size: int) -> Tensor:
     return x if x.shape[-1] == size else F.pad(x, (0, size - x.shape[-1]))
-
-
-def _spread(x: Tensor, width: int, size: int) -> Tensor:
-    """[..., size + extra] -> [..., width]: the extra columns go to the very end, beyond any penalty columns."""
-    extra = x.shape[-1] - size
-    if x.shape[-1] == width:
-        return x
-    wide = x.new_zeros(*x.shape[:-1], width)
-    wide[..., :size] = x[..., :size]
-    if extra:
-        wide[..., -extra:] = x[..., -extra:]
-    return wide
 
 
 def _pick(x: Tensor, index: Tensor | slice) -> Tensor:

@@ -210,7 +210,7 @@ def _band_mask(rows: int, window: int, dtype: torch.dtype, device: torch.device)
 
 
 def sink_tiles(rows: int, first: int, window: int, sinks: int, dtype: torch.dtype, device: torch.device) -> list[Tile]:
-    """Rows from position `first` on, which sees one, against the sinks: sink j is seen from afar once i - j > window."""
+    """Rows from position `first` on, which sees one, against the sinks: sink j is far once i - j > window."""
     partial = min(max(window + sinks - first, 0), rows)  # rows that see only some of them
     tiles = []
     if partial:

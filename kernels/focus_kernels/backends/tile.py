@@ -43,7 +43,7 @@ class TileRunner:
         sequence, problem = call.sequences[number], call.problem
         q, k, v = (_rows(sequence.take(x.detach(), 1)) for x in (call.query, call.key, call.value))
         groups = sequence.take(call.groups, 0)
-        plan = make_plan(pick_engine(call, sequence.length), groups, problem)
+        plan = make_plan(pick_engine(call), groups, problem)
         return Tiled(self.make_ops(problem.softcap), q, k, v, groups, plan, problem)
 
     def _forward(self, call: Call, number: int) -> tuple[Tensor, Tensor]:
@@ -52,13 +52,12 @@ class TileRunner:
             add_sink_logits_(out, lse, call.problem.sink_logits)
         return out, lse
 
-    def backward(self, call: Call, grad: Tensor, grad_lse: Tensor | None, out: Tensor, lse: Tensor) -> Gradients:
+    def backward(self, call: Call, grad: Tensor, out: Tensor, lse: Tensor) -> Gradients:
         found = [torch.zeros_like(x) for x in (call.query, call.key, call.value)]
         slope = lse.new_zeros(call.query.shape[1])
         for number, sequence in enumerate(call.sequences):
             parts = self._tiled(call, number).backward(
                 sequence.take(grad, 1),
-                None if grad_lse is None else sequence.take(grad_lse, 1),
                 sequence.take(out, 1),
                 sequence.take(lse, 1),
             )

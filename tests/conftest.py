@@ -1,0 +1,10 @@
+"""Settings that must stand before torch is loaded."""
+
+import os
+
+# Some virtual machines advertise AMX and then refuse its instructions: bfloat16 would end in SIGILL.
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
+
+import torch
+
+torch.set_num_threads(min(torch.get_num_threads(), 2))

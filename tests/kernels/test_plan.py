@@ -1,0 +1,73 @@
+"""The sets themselves: band, sinks and buckets hold each visible pair exactly once."""
+
+from __future__ import annotations
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from focus_kernels.layout import sequences, token_documents, token_positions
+from focus_kernels.plan import make_plan, split_by_group, visible_pairs
+from focus_kernels.problem import Problem
+from focus_kernels.reference import matches, visible
+
+from .cases import random_groups
+
+
+def problem(num_groups: int, top_k: int, window: int, sinks: int, match: str) -> Problem:
+    return Problem(num_groups, top_k, window, sinks, match, 1.0, None, "distant", None, None)
+
+
+def covered(engine: str, groups: torch.Tensor, p: Problem) -> torch.Tensor:
+    """[n, n] how often each pair is computed, by what the plan says."""
+    n = groups.shape[0]
+    i, j = torch.arange(n)[:, None], torch.arange(n)
+    plan = make_plan(engine, groups, p)
+    band = (i >= j) & (i - j <= p.window)
+    shared = matches(groups, groups, p.match)
+    if plan.causal:  # penalised away: matching pairs, and sink keys for all but sink queries
+        band &= ~((shared | (j < p.sinks)) & (i >= p.sinks))
+    count = band.long()
+    if not plan.causal:
+        count += (j < p.sinks) & (i - j > p.window)
+    for bucket in plan.buckets:
+        assert (bucket.reach.diff() >= 0).all()
+        for row, reach in zip(bucket.rows.tolist(), bucket.reach.tolist(), strict=True):
+            seen = bucket.keys[:reach]
+            below = groups[row][groups[row] < bucket.below]  # penalised: a smaller group in common, or a sink
+            earlier = (groups[seen][:, :, None] == below).any(-1).any(-1) | ((seen < p.sinks) & bool(below.numel()))
+            count[row, seen[~earlier]] += 1
+    return count
+
+
+@settings(max_examples=80, deadline=None)
+@given(data=st.data(), n=st.integers(1, 60), num_groups=st.integers(1, 6), window=st.integers(0, 12))
+def test_each_visible_pair_once(data: st.DataObject, n: int, num_groups: int, window: int) -> None:
+    top_k = data.draw(st.integers(1, num_groups))
+    match = data.draw(st.sampled_from(["probe", "share"]))
+    p = problem(num_groups, top_k, window, data.draw(st.integers(0, min(window, 4))), match)
+    g = torch.Generator().manual_seed(data.draw(st.integers(0, 50)))
+    groups = random_groups(1, n, top_k, num_groups, g)
+    documents = torch.zeros(1, n, dtype=torch.long)
+    want = visible(torch.arange(n)[None], documents, groups, p)[0][0].long()
+    assert torch.equal(covered("chunked", groups[0], p), want)
+    if p.needs_chunked is None:
+        assert torch.equal(covered("sorted", groups[0], p), want)
+    assert visible_pairs(groups[0], p) == int(want.sum())
+
+
+def test_split_by_group_keeps_order_and_empty_groups() -> None:
+    lists = split_by_group(torch.tensor([[2, 0], [0, 2], [2, 1]]), 4, offset=10)
+    assert [x.tolist() for x in lists] == [[10, 11], [12], [10, 11, 12], []]
+
+
+def test_positions_count_real_tokens_of_a_document() -> None:
+    mask = torch.tensor([[0, 1, 1, 0, 1, 1]], dtype=torch.bool)
+    ids = torch.tensor([[5, 5, 9, 9, 5, 9]])
+    documents = token_documents(1, 6, mask, ids, torch.device("cpu"))
+    assert token_positions(documents).tolist() == [[-1, 0, 0, -1, 1, 1]]
+    found = sequences(1, 6, mask, ids, torch.device("cpu"))
+    assert [(s.start, s.length, None if s.index is None else s.index.tolist()) for s in found] == [
+        (1, 2, [1, 4]),
+        (2, 2, [2, 5]),
+    ]
