@@ -7,4 +7,4 @@ os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
 import torch
 
-torch.set_num_threads(min(torch.get_num_threads(), 2))
+torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", min(torch.get_num_threads(), 2))))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import torch
 from torch import Tensor
 
-SERIAL = 32767  # elements that torch handles on one thread
+SERIAL = 16384  # elements that torch handles on one thread
 
 
 def normalise_lse(lse: Tensor) -> Tensor:
@@ -25,9 +27,10 @@ def merge_(out: Tensor, lse: Tensor, more: Tensor, more_lse: Tensor) -> None:
             merge_(*parts)
         return
     weight, keep = torch.empty_like(more_lse), torch.empty_like(more_lse)
-    heads = max(SERIAL // max(lse.shape[1], 1), 1)
-    for start in range(0, lse.shape[0], heads):
-        some = slice(start, start + heads)
+    rows = min(lse.shape[1], SERIAL)
+    heads = max(SERIAL // max(rows, 1), 1)
+    for head, row in product(range(0, lse.shape[0], heads), range(0, lse.shape[1], max(rows, 1))):
+        some = (slice(head, head + heads), slice(row, row + rows))
         old, new = lse[some], more_lse[some]
         lead = (new - old).nan_to_num_(float("-inf"))
         torch.sigmoid(lead, out=weight[some])

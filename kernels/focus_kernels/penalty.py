@@ -64,8 +64,11 @@ def mismatch_sides(
 
 def widen(tensor: Tensor, side: Tensor | None, size: int) -> Tensor:
     """[H, n, D] -> [H, n, size]: the side's columns after D, then zeros."""
-    wide = tensor.new_zeros(*tensor.shape[:-1], size)
-    wide[..., : tensor.shape[-1]] = tensor
+    wide = tensor.new_empty(*tensor.shape[:-1], size)
+    end = tensor.shape[-1]
+    wide[..., :end] = tensor
     if side is not None:
-        wide[..., tensor.shape[-1] : tensor.shape[-1] + side.shape[-1]] = side
+        wide[..., end : end + side.shape[-1]] = side
+        end += side.shape[-1]
+    wide[..., end:] = 0
     return wide

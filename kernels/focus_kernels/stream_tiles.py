@@ -82,7 +82,7 @@ def _attend_buckets(
     row_offset = key_offset = 0
     share = problem.top_k / problem.num_groups
     for bucket, _ in batch:
-        cuts.append(cut(bucket, bucket.rows, q.shape[1], share, row_offset, key_offset, origin=history))
+        cuts.append(cut(bucket, bucket.rows, q.shape[1], share, False, row_offset, key_offset, origin=history))
         row_offset, key_offset = cuts[-1].row_end, key_offset + bucket.keys.numel()
     index = torch.cat([c.padded(c.bucket.rows) for c in cuts]) - history
     picked = take(q, index)

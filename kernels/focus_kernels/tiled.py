@@ -17,7 +17,7 @@ from .problem import Problem
 from .tiles import Tile, TileOps, attend, attend_backward, take
 from .tiling import Cut, band_tiles, causal_tiles, cut, sink_tiles, stair_tiles
 
-BATCH_BYTES = 4 << 20  # queries gathered at once, at least; a longer sequence gathers one bucket, or an eighth of it
+BATCH_BYTES = 2 << 20  # queries gathered at once, at least; a longer sequence gathers one bucket, or an eighth of it
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class Tiled:
         row_offset = key_offset = 0
         for bucket in batch:
             rows = bucket.keys if self.plan.causal else bucket.rows  # causal: the sinks stand in as rows, to be dropped
-            cuts.append(cut(bucket, rows, self.length, share, row_offset, key_offset))
+            cuts.append(cut(bucket, rows, self.length, share, self.plan.causal, row_offset, key_offset))
             row_offset = cuts[-1].row_end
             key_offset = row_offset if self.plan.causal else key_offset + bucket.keys.numel()
         rows = torch.cat([c.padded(c.bucket.keys if self.plan.causal else c.bucket.rows) for c in cuts])

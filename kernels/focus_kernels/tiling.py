@@ -16,8 +16,8 @@ from torch import Tensor
 from .plan import Bucket
 from .tiles import Tile
 
-BAND_ROWS = 8192  # rows of the band handled at once: bounds the memory of its copies
-STAIR_BLOCKS = 24  # masked tiles handled at once: bounds the memory of their masks
+BAND_ROWS = 4096  # rows of the band handled at once: bounds the memory of its copies
+STAIR_BLOCKS = 8  # masked tiles handled at once: bounds the memory of their masks
 
 
 @dataclass(frozen=True)
@@ -38,15 +38,21 @@ class Grain:
         return min(max(-(-rows // self.unit) * self.unit, self.least), self.rows, most)
 
 
+HUGE = Grain(rows=2048, sub=256, unit=256, least=768)
 LARGE = Grain(rows=1024, sub=256, unit=256, least=768)
+BROAD = Grain(rows=512, sub=256, unit=64, least=192)
 MEDIUM = Grain(rows=256, sub=256, unit=64, least=192)
-SMALL = Grain(rows=128, sub=128, unit=32, least=32)
+SMALL = Grain(rows=160, sub=160, unit=32, least=32)
 TINY = Grain(rows=32, sub=32, unit=32, least=32)
 
 
-def pick_grain(expected: float) -> Grain:
-    """The grain for a list that will hold about this many more rows."""
-    return LARGE if expected >= 1200 else MEDIUM if expected >= 160 else SMALL if expected >= 24 else TINY
+def pick_grain(expected: float, causal: bool) -> Grain:
+    """The grain for a list that will hold about this many more rows; a causal square has no mask and may be larger."""
+    if causal:
+        choices = ((1800, HUGE), (850, LARGE), (400, BROAD), (160, MEDIUM), (24, SMALL))
+    else:
+        choices = ((1200, LARGE), (160, MEDIUM), (24, SMALL))
+    return next((grain for least, grain in choices if expected >= least), TINY)
 
 
 @dataclass(frozen=True)
@@ -80,7 +86,14 @@ class Cut:
 
 
 def cut(
-    bucket: Bucket, rows: Tensor, length: int, share: float, row_offset: int, key_offset: int, origin: int = 0
+    bucket: Bucket,
+    rows: Tensor,
+    length: int,
+    share: float,
+    causal: bool,
+    row_offset: int,
+    key_offset: int,
+    origin: int = 0,
 ) -> Cut:
     """Cut the increasing positions `rows` (from `origin`) of a sequence of `length`; about a `share` of it is listed.
 
@@ -89,7 +102,7 @@ def cut(
     pieces: list[Piece] = []
     start, total = 0, rows.numel()
     while start < total:
-        grain = pick_grain((origin + length - int(rows[start])) * share)
+        grain = pick_grain((origin + length - int(rows[start])) * share, causal)
         pieces.append(Piece(start, min(grain.rows, total - start), row_offset + start, grain))
         start += grain.rows
     return Cut(bucket, tuple(pieces), row_offset, key_offset, length)

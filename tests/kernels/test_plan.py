@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from focus_kernels.draw import cells, main
 from focus_kernels.layout import sequences, token_documents, token_positions
 from focus_kernels.plan import make_plan, split_by_group, visible_pairs
 from focus_kernels.problem import Problem
-from focus_kernels.reference import matches, visible
+from focus_kernels.reference import visible
 
 from .cases import random_groups
 
@@ -20,24 +23,11 @@ def problem(num_groups: int, top_k: int, window: int, sinks: int, match: str) ->
 
 def covered(engine: str, groups: torch.Tensor, p: Problem) -> torch.Tensor:
     """[n, n] how often each pair is computed, by what the plan says."""
-    n = groups.shape[0]
-    i, j = torch.arange(n)[:, None], torch.arange(n)
-    plan = make_plan(engine, groups, p)
-    band = (i >= j) & (i - j <= p.window)
-    shared = matches(groups, groups, p.match)
-    if plan.causal:  # penalised away: matching pairs, and sink keys for all but sink queries
-        band &= ~((shared | (j < p.sinks)) & (i >= p.sinks))
-    count = band.long()
-    if not plan.causal:
-        count += (j < p.sinks) & (i - j > p.window)
-    for bucket in plan.buckets:
+    for bucket in make_plan(engine, groups, p).buckets:
         assert (bucket.reach.diff() >= 0).all()
-        for row, reach in zip(bucket.rows.tolist(), bucket.reach.tolist(), strict=True):
-            seen = bucket.keys[:reach]
-            below = groups[row][groups[row] < bucket.below]  # penalised: a smaller group in common, or a sink
-            earlier = (groups[seen][:, :, None] == below).any(-1).any(-1) | ((seen < p.sinks) & bool(below.numel()))
-            count[row, seen[~earlier]] += 1
-    return count
+        assert (bucket.keys.diff() > 0).all()
+        assert (bucket.rows.diff() > 0).all()
+    return cells(engine, groups, p)[1]
 
 
 @settings(max_examples=80, deadline=None)
@@ -71,3 +61,8 @@ def test_positions_count_real_tokens_of_a_document() -> None:
         (1, 2, [1, 4]),
         (2, 2, [2, 5]),
     ]
+
+
+def test_pictures(tmp_path: Path) -> None:
+    assert main([str(tmp_path)]) == 0
+    assert len(list(tmp_path.glob("*.png"))) == 4

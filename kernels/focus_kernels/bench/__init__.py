@@ -1,0 +1,1 @@
+"""Speed of the kernels against full attention: `python -m focus_kernels.bench --help`."""
