@@ -119,7 +119,7 @@ class KeyBuckets:
 
     def _evict(self) -> None:
         """Move what the next chunk sees only from afar into the buckets; sinks have a place of their own."""
-        moves: list[tuple[tuple[int, ...], int, Tensor]] = []
+        moves: list[tuple[int, Tensor, dict[tuple[int, ...], int]]] = []
         for number, row in enumerate(self.rows):
             gone = row.count - self.window
             if gone <= 0:
@@ -127,13 +127,18 @@ class KeyBuckets:
             skip = max(self.sinks - row.first, 0)  # sinks among them
             old = slice(row.start + min(skip, gone), row.start + gone)
             names, kind = self.bucket_of(self.recent_groups[number, old])
-            for name, places in zip(names, split_by_group(kind, len(names), old.start), strict=True):
-                if places.numel():
-                    moves.append(((number, *name), number, places))
+            lists = split_by_group(kind, len(names), old.start)
+            counts = {(number, *name): x.numel() for name, x in zip(names, lists, strict=True) if x.numel()}
+            if counts:
+                moves.append((number, torch.cat(lists), counts))
             row.start, row.count = row.start + gone, self.window
-        self.pool.reserve({name: places.numel() for name, _, places in moves})
-        for name, number, places in moves:
-            self.pool.append(name, take(self.recent_key[number], places), take(self.recent_value[number], places))
+        self.pool.reserve({name: count for _, _, counts in moves for name, count in counts.items()})
+        for number, places, counts in moves:
+            keys, values = take(self.recent_key[number], places), take(self.recent_value[number], places)
+            start = 0
+            for name, count in counts.items():
+                self.pool.append(name, keys[:, start : start + count], values[:, start : start + count])
+                start += count
 
     def _make_room(self, chunk: int) -> None:
         """Room for `chunk` more tokens at the end of every row's recent ones."""

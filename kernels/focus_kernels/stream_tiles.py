@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from .merge import merge_
 from .plan import Bucket, split_by_group
 from .pool import Span
 from .problem import Problem
@@ -87,16 +88,20 @@ def _attend_buckets(
     index = torch.cat([c.padded(c.bucket.rows) for c in cuts]) - history
     picked = take(q, index)
     more, more_lse = out.new_empty(picked.shape), lse.new_empty(picked.shape[:2])
-    stairs = any(int(bucket.reach[-1]) for bucket, _ in batch)
-    if stairs:
-        recent = torch.cat([bucket.keys for bucket, _ in batch])
-        tiles = stair_tiles(cuts, problem.top_k, q.dtype)
-        attend(ops, tiles, picked, take(keys, recent), take(values, recent), scale, more, more_lse)
     past = [
-        Tile(p.offset, p.grain.padded(p.count, c.length), span.start, span.used, first=not stairs)
+        Tile(p.offset, p.grain.padded(p.count, c.length), span.start, span.used, first=True)
         for c, (_, span) in zip(cuts, batch, strict=True)
         if span.used
         for p in c.pieces
     ]
     attend(ops, past, picked, stream.pool.key, stream.pool.value, scale, more, more_lse)
+    if any(int(bucket.reach[-1]) for bucket, _ in batch):
+        for c, (_, span) in zip(cuts, batch, strict=True):
+            if not span.used:
+                more[:, c.row_offset : c.row_end], more_lse[:, c.row_offset : c.row_end] = 0, float("-inf")
+        near, near_lse = torch.empty_like(more), torch.empty_like(more_lse)
+        recent = torch.cat([bucket.keys for bucket, _ in batch])
+        tiles = stair_tiles(cuts, problem.top_k, q.dtype)
+        attend(ops, tiles, picked, take(keys, recent), take(values, recent), scale, near, near_lse)
+        merge_(more, more_lse, near, near_lse)
     merge_rows_(out, lse, index, [(c.row_offset, c.bucket.rows - history) for c in cuts], more, more_lse)

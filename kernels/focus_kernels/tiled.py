@@ -26,7 +26,7 @@ class Part:
 
     rows: Tensor | slice
     keys: Tensor | slice
-    tiles: list[Tile]
+    tiles: Iterable[Tile]  # made as they are used: a masked tile holds its mask
     real: tuple[tuple[int, Tensor], ...] = ()  # (place in the buffer, rows) of what is not padding
     sides: tuple[Tensor, Tensor] | None = None  # penalty columns of the rows and of the keys
     distant: bool = True
@@ -92,9 +92,9 @@ class Tiled:
         keys = rows if self.plan.causal else torch.cat([c.bucket.keys for c in cuts])
         real = tuple((c.row_offset + sinks, c.bucket.rows) for c in cuts)
         if self.plan.causal:
-            tiles = list(causal_tiles(cuts))
+            tiles = causal_tiles(cuts)
         else:
-            tiles = list(stair_tiles(cuts, problem.top_k, self.q.dtype))
+            tiles = stair_tiles(cuts, problem.top_k, self.q.dtype)
         sides = None
         if batch[0].below:
             scale = problem.logit_scale(distant=True)[0]

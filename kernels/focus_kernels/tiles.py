@@ -15,6 +15,8 @@ from torch import Tensor
 
 from .merge import merge_
 
+MERGED_ROWS = 1024  # enough to make the overhead of a merge small
+
 
 class TileOps(Protocol):
     """What a tile backend provides; see backends/cpu.py."""
@@ -38,7 +40,7 @@ class TileOps(Protocol):
     ) -> tuple[Tensor, Tensor, Tensor]: ...
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Tile:
     """`count` blocks of `size` query rows from `start`; block b reads `width` keys from key_start + b * key_step."""
 
@@ -55,16 +57,15 @@ class Tile:
 
     def rows(self, x: Tensor) -> Tensor:
         """[H, L, ...] -> [count, H, size, ...], a view."""
-        part = x[:, self.start : self.start + self.count * self.size]
-        return part[None] if self.count == 1 else part.unflatten(1, (self.count, self.size)).transpose(0, 1)
+        part = x.narrow(1, self.start, self.count * self.size)
+        return part.unsqueeze(0) if self.count == 1 else part.unflatten(1, (self.count, self.size)).transpose(0, 1)
 
     def columns(self, x: Tensor) -> Tensor:
         """[H, N, D] -> [count, H, width, D], a view unless the keys are indexed."""
         if self.key_index is not None:
             return take(x, self.key_index.view(-1)).unflatten(1, self.key_index.shape).transpose(0, 1)
-        end = self.key_start + (self.count - 1) * self.key_step + self.width
-        part = x[:, self.key_start : end]
-        return part[None] if self.count == 1 else part.unfold(1, self.width, self.key_step).permute(1, 0, 3, 2)
+        part = x.narrow(1, self.key_start, (self.count - 1) * self.key_step + self.width)
+        return part.unsqueeze(0) if self.count == 1 else part.unfold(1, self.width, self.key_step).permute(1, 0, 3, 2)
 
     def add_columns(self, x: Tensor, grad: Tensor) -> None:
         """The adjoint of `columns`: x [H, N, D] += grad [count, H, width, D]."""
@@ -91,16 +92,34 @@ def attend(
     ops: TileOps, tiles: Iterable[Tile], q: Tensor, k: Tensor, v: Tensor, scale: float, out: Tensor, lse: Tensor
 ) -> None:
     """Fold every tile into out [Hq, L, Dv] and lse [Hq, L]; what they held before is overwritten."""
+    waiting: list[tuple[Tensor, Tensor]] = []  # of small tiles side by side, to be merged together
+    start = end = 0
+
+    def merge_waiting() -> None:
+        if waiting:
+            more = waiting[0][0] if len(waiting) == 1 else torch.cat([x for x, _ in waiting], 1)
+            more_lse = waiting[0][1] if len(waiting) == 1 else torch.cat([x for _, x in waiting], 1)
+            merge_(out[:, start:end], lse[:, start:end], more, more_lse)
+            waiting.clear()
+
     for tile in tiles:
         more, more_lse = ops.forward(
             tile.rows(q), tile.columns(k), tile.columns(v), scale=scale, causal=tile.causal, mask=tile.mask
         )
-        more = more[..., : out.shape[-1]]
+        if more.shape[-1] != out.shape[-1]:
+            more = more[..., : out.shape[-1]]
         if tile.first:
             tile.rows(out).copy_(more)
             tile.rows(lse).copy_(more_lse)
-        else:
+        elif tile.count > 1:
             merge_(tile.rows(out), tile.rows(lse), more, more_lse)
+        else:
+            if tile.start != end or end - start >= MERGED_ROWS:
+                merge_waiting()
+                start = tile.start
+            end = tile.start + tile.size
+            waiting.append((more[0], more_lse[0]))
+    merge_waiting()
 
 
 def attend_backward(

@@ -38,21 +38,18 @@ class Grain:
         return min(max(-(-rows // self.unit) * self.unit, self.least), self.rows, most)
 
 
-HUGE = Grain(rows=2048, sub=256, unit=256, least=768)
 LARGE = Grain(rows=1024, sub=256, unit=256, least=768)
 BROAD = Grain(rows=512, sub=256, unit=64, least=192)
 MEDIUM = Grain(rows=256, sub=256, unit=64, least=192)
 SMALL = Grain(rows=160, sub=160, unit=32, least=32)
 TINY = Grain(rows=32, sub=32, unit=32, least=32)
+CAUSAL = ((850, LARGE), (400, BROAD), (160, MEDIUM), (24, SMALL))  # (rows expected at least, grain)
+MASKED = ((1200, LARGE), (160, MEDIUM), (24, SMALL))
 
 
 def pick_grain(expected: float, causal: bool) -> Grain:
     """The grain for a list that will hold about this many more rows; a causal square has no mask and may be larger."""
-    if causal:
-        choices = ((1800, HUGE), (850, LARGE), (400, BROAD), (160, MEDIUM), (24, SMALL))
-    else:
-        choices = ((1200, LARGE), (160, MEDIUM), (24, SMALL))
-    return next((grain for least, grain in choices if expected >= least), TINY)
+    return next((grain for least, grain in (CAUSAL if causal else MASKED) if expected >= least), TINY)
 
 
 @dataclass(frozen=True)

@@ -199,7 +199,7 @@ def main(argv: list[str] | None = None) -> int:
     for text in args.lengths.split(","):
         layer = replace(base, tokens=count(text))
         try:
-            found = measure(layer, args, lambda what, text=text: note(f"{text}: {what}"))
+            found = measure(layer, args, note)
         except Red as red:
             note("")
             print(f"no speed is reported: {red}", file=sys.stderr)

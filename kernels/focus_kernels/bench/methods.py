@@ -69,12 +69,12 @@ def stream(layer: Layer, chunk: int) -> Tensor:
     """The streaming form, from an empty stream to the last token."""
     q, k, v = layer.tensors
     buckets = KeyBuckets(num_groups=layer.num_groups, window=layer.window, sinks=layer.sinks, match=layer.match)
-    outs = []
+    out = torch.empty_like(q)
     for start in range(0, layer.tokens, chunk):
         part = slice(start, start + chunk)
         buckets.append(k[:, :, part], v[:, :, part], layer.groups[:, part])
-        outs.append(attend_chunk(q[:, :, part], buckets))
-    return torch.cat(outs, 2)  # type: ignore[arg-type]
+        out[:, :, part] = attend_chunk(q[:, :, part], buckets)  # type: ignore[assignment]
+    return out
 
 
 def dense_mask(layer: Layer) -> Tensor:
