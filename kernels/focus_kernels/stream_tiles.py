@@ -11,8 +11,8 @@ from .pool import Span
 from .problem import Problem
 from .stream import KeyBuckets
 from .tiled import merge_rows_
-from .tiles import Tile, TileOps, attend, take
-from .tiling import Cut, band_tiles, cut, sink_tiles, stair_tiles
+from .tiles import TileOps, attend, take
+from .tiling import Cut, band_tiles, cut, rectangle, sink_tiles, stair_tiles
 
 
 def attend_row(ops: TileOps, q: Tensor, stream: KeyBuckets, number: int, problem: Problem) -> tuple[Tensor, Tensor]:
@@ -89,7 +89,7 @@ def _attend_buckets(
     picked = take(q, index)
     more, more_lse = out.new_empty(picked.shape), lse.new_empty(picked.shape[:2])
     past = [
-        Tile(p.offset, p.grain.padded(p.count, c.length), span.start, span.used, first=True)
+        rectangle(p, c, span.start, span.used, first=True)
         for c, (_, span) in zip(cuts, batch, strict=True)
         if span.used
         for p in c.pieces

@@ -22,7 +22,15 @@ class TileOps(Protocol):
     """What a tile backend provides; see backends/cpu.py."""
 
     def forward(
-        self, q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool = False, mask: Tensor | None = None
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *,
+        scale: float,
+        causal: bool = False,
+        mask: Tensor | None = None,
+        fold: bool = False,
     ) -> tuple[Tensor, Tensor]: ...
 
     def backward(
@@ -54,6 +62,7 @@ class Tile:
     mask: Tensor | None = None  # additive, [1 or count, 1, size, width]
     causal: bool = False
     first: bool = False  # the first tile to reach its rows: written, not merged
+    fold: bool = False  # whatever follows, always of this many rows: heads that share keys may be folded into rows
 
     def rows(self, x: Tensor) -> Tensor:
         """[H, L, ...] -> [count, H, size, ...], a view."""
@@ -103,9 +112,8 @@ def attend(
             waiting.clear()
 
     for tile in tiles:
-        more, more_lse = ops.forward(
-            tile.rows(q), tile.columns(k), tile.columns(v), scale=scale, causal=tile.causal, mask=tile.mask
-        )
+        some = (tile.rows(q), tile.columns(k), tile.columns(v))
+        more, more_lse = ops.forward(*some, scale=scale, causal=tile.causal, mask=tile.mask, fold=tile.fold)
         if more.shape[-1] != out.shape[-1]:
             more = more[..., : out.shape[-1]]
         if tile.first:

@@ -40,7 +40,7 @@ class Grain:
 
 LARGE = Grain(rows=1024, sub=256, unit=256, least=768)
 BROAD = Grain(rows=512, sub=256, unit=64, least=192)
-MEDIUM = Grain(rows=256, sub=256, unit=64, least=192)
+MEDIUM = Grain(rows=256, sub=256, unit=256, least=256)  # so that heads may be folded into rows
 SMALL = Grain(rows=160, sub=160, unit=32, least=32)
 TINY = Grain(rows=32, sub=32, unit=32, least=32)
 CAUSAL = ((850, LARGE), (400, BROAD), (160, MEDIUM), (24, SMALL))  # (rows expected at least, grain)
@@ -105,6 +105,12 @@ def cut(
     return Cut(bucket, tuple(pieces), row_offset, key_offset, length)
 
 
+def rectangle(piece: Piece, c: Cut, key_start: int, width: int, first: bool = False) -> Tile:
+    """All rows of a piece against whole keys."""
+    rows = piece.grain.padded(piece.count, c.length)
+    return Tile(piece.offset, rows, key_start, width, first=first, fold=piece.grain is MEDIUM)
+
+
 def causal_tiles(cuts: list[Cut]) -> Iterator[Tile]:
     """Buckets whose rows are their keys: a causal square per tile (neighbours in one call), whole rectangles before."""
     pieces = [piece for c in cuts for piece in c.pieces]
@@ -115,7 +121,7 @@ def causal_tiles(cuts: list[Cut]) -> Iterator[Tile]:
     for c in cuts:
         for piece in c.pieces:
             if piece.start:
-                yield Tile(piece.offset, piece.grain.padded(piece.count, c.length), c.key_offset, piece.start)
+                yield rectangle(piece, c, c.key_offset, piece.start)
 
 
 def stair_tiles(cuts: list[Cut], top_k: int, dtype: torch.dtype) -> Iterator[Tile]:
@@ -151,11 +157,11 @@ def stair_tiles(cuts: list[Cut], top_k: int, dtype: torch.dtype) -> Iterator[Til
         for piece in c.pieces:
             before = known[piece.offset]
             if before > c.key_offset:
-                yield Tile(piece.offset, piece.grain.padded(piece.count, c.length), c.key_offset, before - c.key_offset)
+                yield rectangle(piece, c, c.key_offset, before - c.key_offset)
             for s in _parts(piece):
                 here = known[piece.offset + s]
                 if here > before:
-                    yield Tile(piece.offset + s, piece.grain.sub, before, here - before)
+                    yield Tile(piece.offset + s, piece.grain.sub, before, here - before, fold=piece.grain is LARGE)
 
 
 def _parts(piece: Piece) -> range:

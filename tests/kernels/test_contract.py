@@ -84,6 +84,7 @@ def test_every_grain_of_tile(backend: str) -> None:
     """Long enough that large, medium and small tiles all occur, with a list that ends in the middle of one."""
     for groups in ("random", "one"):
         check(Case(tokens=5003, num_groups=2, window=64, heads=(1, 1), groups=groups), backend)
+    check(Case(tokens=2500, num_groups=2, window=64, heads=(6, 2)), backend)  # heads folded into rows
 
 
 @pytest.mark.parametrize("backend", ["cpu", "eager"])

@@ -35,7 +35,15 @@ class EagerTiles:
         return logits, slope
 
     def forward(
-        self, q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool = False, mask: Tensor | None = None
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *,
+        scale: float,
+        causal: bool = False,
+        mask: Tensor | None = None,
+        fold: bool = False,
     ) -> tuple[Tensor, Tensor]:
         q, k, v = _high(q), _high(k), _high(v)
         logits, _ = self._logits(q, k, scale, causal, mask)

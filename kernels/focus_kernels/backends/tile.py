@@ -28,7 +28,7 @@ class TileRunner:
         query, value = call.query, call.value
         high = torch.float64 if query.dtype == torch.float64 else torch.float32
         batch, heads, tokens, _ = query.shape
-        if batch == 1 and len(call.sequences) == 1 and call.sequences[0].length == tokens:
+        if _whole(call):
             out, lse = (x[None] for x in self._forward(call, 0))
         else:
             out = query.new_zeros(batch, heads, tokens, value.shape[-1], dtype=high)
@@ -53,6 +53,10 @@ class TileRunner:
         return out, lse
 
     def backward(self, call: Call, grad: Tensor, out: Tensor, lse: Tensor) -> Gradients:
+        if _whole(call):
+            parts = self._tiled(call, 0).backward(grad[0], out[0], lse[0])
+            q, k, v = (x[None].to(call.query.dtype) for x in parts[:3])
+            return Gradients(q, k, v, parts.slope)
         found = [torch.zeros_like(x) for x in (call.query, call.key, call.value)]
         slope = lse.new_zeros(call.query.shape[1])
         for number, sequence in enumerate(call.sequences):
@@ -79,6 +83,11 @@ class TileRunner:
             part, part_lse = attend_row(ops, _rows(query[number][:, places]), stream, number, problem)
             out[number][:, places], lse[number][:, places] = part, part_lse
         return out, lse
+
+
+def _whole(call: Call) -> bool:
+    """One sequence and nothing else: no copy into a batch is needed."""
+    return call.query.shape[0] == len(call.sequences) == 1 and call.sequences[0].length == call.query.shape[2]
 
 
 def _rows(x: Tensor) -> Tensor:
