@@ -8,3 +8,6 @@ os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 import torch
 
 torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", min(torch.get_num_threads(), 2))))
+
+# MKL sets itself up in its first call; made from several threads at once, that call loses half of its digits.
+torch.exp(torch.zeros(1, dtype=torch.float64))

@@ -64,7 +64,7 @@ def focus_attention(
         sink_logits=sink_logits,
     )
     documents = sequences(query.shape[0], query.shape[2], padding_mask, sequence_ids, query.device)
-    call = Call(query, key, value, groups, problem, documents, padding_mask, sequence_ids)
+    call = Call(query, key, value, groups, problem, documents, padding_mask, sequence_ids, return_lse)
     chosen, call = find(backend, call)
     out, lse = chosen.run(call)
     return (out, lse) if return_lse else out

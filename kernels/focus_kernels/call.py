@@ -24,6 +24,7 @@ class Call:
     sequences: list[Sequence]
     padding_mask: Tensor | None
     sequence_ids: Tensor | None
+    want_lse: bool = True
     engine: str = "auto"
 
     @property

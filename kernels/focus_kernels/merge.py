@@ -16,7 +16,7 @@ def normalise_lse(lse: Tensor) -> Tensor:
 
 
 def merge_(out: Tensor, lse: Tensor, more: Tensor, more_lse: Tensor) -> None:
-    """Fold (more, more_lse) into (out, lse) in place: out [..., H, M, D], lse [..., H, M].
+    """Fold (more, more_lse) into (out, lse) in place, using `more` up: out [..., H, M, D], lse [..., H, M].
 
     A part whose weight is 0 leaves every bit as it was; two empty parts stay empty. Bits do not depend on how many
     rows are merged along: exp and log run in pieces too small to be split over threads, so that (M being a multiple
@@ -37,7 +37,7 @@ def merge_(out: Tensor, lse: Tensor, more: Tensor, more_lse: Tensor) -> None:
         torch.sigmoid(lead.neg_(), out=keep[some])
         torch.logaddexp(old, new, out=old)
     out.mul_(keep[..., None])
-    out.add_(more.to(out.dtype) * weight[..., None])
+    out.add_(more.to(out.dtype).mul_(weight[..., None]))
 
 
 def add_sink_logits_(out: Tensor, lse: Tensor, logits: Tensor) -> None:

@@ -104,4 +104,12 @@ def _attend_buckets(
         tiles = stair_tiles(cuts, problem.top_k, q.dtype)
         attend(ops, tiles, picked, take(keys, recent), take(values, recent), scale, near, near_lse)
         merge_(more, more_lse, near, near_lse)
-    merge_rows_(out, lse, index, [(c.row_offset, c.bucket.rows - history) for c in cuts], more, more_lse)
+    merge_rows_(
+        out,
+        lse,
+        take(out, index),
+        lse[:, index],
+        [(c.row_offset, c.bucket.rows - history) for c in cuts],
+        more,
+        more_lse,
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from math import prod
 
 import torch
 from torch import Tensor
@@ -42,6 +43,20 @@ class Tiled:
         self.q, self.k, self.v = (_pad(x, self.size) for x in (q, k, v))
         self.length = q.shape[1]
         self.high = torch.float64 if q.dtype == torch.float64 else torch.float32
+        self.scratch: dict[str, Tensor] = {}
+
+    def _room(self, name: str, *shape: int, dtype: torch.dtype) -> Tensor:
+        """A buffer under a name, used again from part to part: fresh memory costs more than filling it."""
+        count = prod(shape)
+        if name not in self.scratch or self.scratch[name].numel() < count:
+            self.scratch[name] = torch.empty(count, dtype=dtype, device=self.q.device)
+        return self.scratch[name][:count].view(shape)
+
+    def _pick(self, name: str, x: Tensor, index: Tensor | slice) -> Tensor:
+        """[H, n, D] -> the rows of a part: a view, or a copy in a buffer."""
+        if isinstance(index, slice):
+            return x[:, index]
+        return take(x, index, self._room(name, x.shape[0], index.numel(), x.shape[2], dtype=x.dtype))
 
     def parts(self) -> Iterator[Part]:
         """Band first (it reaches every row), then sinks and buckets."""
@@ -103,7 +118,10 @@ class Tiled:
 
     def _inputs(self, part: Part) -> tuple[Tensor, Tensor, Tensor, float]:
         scale, factor = self.problem.logit_scale(part.distant)
-        q, k, v = _pick(self.q, part.rows), _pick(self.k, part.keys), _pick(self.v, part.keys)
+        q, k, v = (
+            self._pick(name, x, index)
+            for name, x, index in (("q", self.q, part.rows), ("k", self.k, part.keys), ("v", self.v, part.keys))
+        )
         if factor is not None:
             q = q * factor.to(q.dtype)[:, None, None]
         if part.sides is not None:
@@ -121,10 +139,11 @@ class Tiled:
             if isinstance(part.rows, slice):
                 attend(self.ops, part.tiles, q, k, v, scale, out[:, part.rows], lse[:, part.rows])
                 continue
-            more = out.new_empty(heads, q.shape[1], self.value_size)
-            more_lse = lse.new_empty(heads, q.shape[1])
+            more = self._room("more", heads, q.shape[1], self.value_size, dtype=self.high)
+            more_lse = self._room("more_lse", heads, q.shape[1], dtype=self.high)
+            now = self._pick("now", out, part.rows)
             attend(self.ops, part.tiles, q, k, v, scale, more, more_lse)
-            merge_rows_(out, lse, part.rows, part.real, more, more_lse)
+            merge_rows_(out, lse, now, lse[:, part.rows], part.real, more, more_lse)
         return out, lse
 
     def backward(self, grad: Tensor, out: Tensor, lse: Tensor) -> Gradients:
@@ -134,8 +153,8 @@ class Tiled:
         slope = dq.new_zeros(self.q.shape[0])  # sum of logit * d(logit) per head, over the pairs with a temperature
         for part in self.parts():
             q, k, v, scale = self._inputs(part)
-            some_grad, some_out = (_pad(x, q.shape[-1]) for x in (_real(grad, part), _pick(out, part.rows)))
-            some_lse = _pick(lse[..., None], part.rows)[..., 0]
+            some_grad, some_out = (_pad(x, q.shape[-1]) for x in (_real(grad, part), self._pick("now", out, part.rows)))
+            some_lse = lse[:, part.rows]
             parts = tuple(torch.zeros_like(x, dtype=self.high) for x in (q, k, v))
             attend_backward(self.ops, part.tiles, some_grad, q, k, v, some_out, some_lse, scale, *parts)
             part_q, part_k, part_v = (x[..., : self.size] for x in parts)
@@ -151,11 +170,16 @@ class Tiled:
 
 
 def merge_rows_(
-    out: Tensor, lse: Tensor, index: Tensor, real: Iterable[tuple[int, Tensor]], more: Tensor, more_lse: Tensor
+    out: Tensor,
+    lse: Tensor,
+    now: Tensor,
+    now_lse: Tensor,
+    real: Iterable[tuple[int, Tensor]],
+    more: Tensor,
+    more_lse: Tensor,
 ) -> None:
-    """Fold a buffer into the sequence, out [Hq, n, Dv] and lse [Hq, n]: `index` has the row of every place of the
-    buffer, `real` lists (place, rows) of those that are not padding."""
-    now, now_lse = take(out, index), lse[:, index]
+    """Fold a buffer into the sequence, out [Hq, n, Dv] and lse [Hq, n]: `now` has what they hold for every place of
+    the buffer, `real` lists (place, rows) of those that are not padding."""
     merge_(now, now_lse, more, more_lse)
     for start, rows in real:
         piece = slice(start, start + rows.numel())
@@ -165,10 +189,6 @@ def merge_rows_(
 
 def _pad(x: Tensor, size: int) -> Tensor:
     return x if x.shape[-1] == size else F.pad(x, (0, size - x.shape[-1]))
-
-
-def _pick(x: Tensor, index: Tensor | slice) -> Tensor:
-    return x[:, index] if isinstance(index, slice) else take(x, index)
 
 
 def _real(grad: Tensor, part: Part) -> Tensor:

@@ -64,7 +64,7 @@ def find(choice: str, call: Call, stream: bool = False) -> tuple[Backend, Call]:
     call = replace(call, engine=engine or "auto")
     if name == "auto":
         for candidate in NAMES:
-            # a peer to measure against, asked for by name: it compiles for minutes on first use
+            # flex is a peer to measure against, asked for by name: it compiles on first use
             if candidate != "flex" and _objection(candidate, call, stream) is None:
                 return load(candidate), call
     objection = _objection(name, call, stream)
@@ -73,5 +73,5 @@ def find(choice: str, call: Call, stream: bool = False) -> tuple[Backend, Call]:
     free = replace(call, engine="auto")
     others = [other for other in NAMES if other != name and _objection(other, free, stream) is None]
     if engine and _objection(name, free, stream) is None:
-        others.insert(0, f"{name}:{'chunked' if engine == 'sorted' else 'sorted'}")
+        others.insert(0, name)
     raise BackendError(f"backend {choice!r} cannot serve this call: {objection}; these would: {', '.join(others)}")

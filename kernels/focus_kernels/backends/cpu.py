@@ -12,6 +12,8 @@ from .tile import TileRunner
 
 name = "cpu"
 _forward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
+# MKL sets itself up in its first call; made from several threads at once, that call loses half of its digits
+torch.exp(torch.zeros(1, dtype=torch.float64))
 _backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default
 
 
