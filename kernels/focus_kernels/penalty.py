@@ -62,9 +62,9 @@ def mismatch_sides(
     return (~reads).to(dtype) * -amount, key
 
 
-def widen(tensor: Tensor, side: Tensor | None, size: int) -> Tensor:
+def widen(tensor: Tensor, side: Tensor | None, size: int, out: Tensor | None = None) -> Tensor:
     """[H, n, D] -> [H, n, size]: the side's columns after D, then zeros."""
-    wide = tensor.new_empty(*tensor.shape[:-1], size)
+    wide = tensor.new_empty(*tensor.shape[:-1], size) if out is None else out
     end = tensor.shape[-1]
     wide[..., :end] = tensor
     if side is not None:

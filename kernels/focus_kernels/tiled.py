@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from math import prod
 
 import torch
 from torch import Tensor
@@ -15,6 +14,7 @@ from .merge import merge_
 from .penalty import band_sides, bucket_sides, widen
 from .plan import Bucket, Plan
 from .problem import Problem
+from .scratch import scratch
 from .tiles import Tile, TileOps, attend, attend_backward, take
 from .tiling import Cut, band_tiles, causal_tiles, cut, sink_tiles, stair_tiles
 
@@ -43,20 +43,12 @@ class Tiled:
         self.q, self.k, self.v = (_pad(x, self.size) for x in (q, k, v))
         self.length = q.shape[1]
         self.high = torch.float64 if q.dtype == torch.float64 else torch.float32
-        self.scratch: dict[str, Tensor] = {}
-
-    def _room(self, name: str, *shape: int, dtype: torch.dtype) -> Tensor:
-        """A buffer under a name, used again from part to part: fresh memory costs more than filling it."""
-        count = prod(shape)
-        if name not in self.scratch or self.scratch[name].numel() < count:
-            self.scratch[name] = torch.empty(count, dtype=dtype, device=self.q.device)
-        return self.scratch[name][:count].view(shape)
 
     def _pick(self, name: str, x: Tensor, index: Tensor | slice) -> Tensor:
         """[H, n, D] -> the rows of a part: a view, or a copy in a buffer."""
         if isinstance(index, slice):
             return x[:, index]
-        return take(x, index, self._room(name, x.shape[0], index.numel(), x.shape[2], dtype=x.dtype))
+        return take(x, index, scratch.room(name, (x.shape[0], index.numel(), x.shape[2]), x))
 
     def parts(self) -> Iterator[Part]:
         """Band first (it reaches every row), then sinks and buckets."""
@@ -126,7 +118,10 @@ class Tiled:
             q = q * factor.to(q.dtype)[:, None, None]
         if part.sides is not None:
             wide = self.size + part.sides[0].shape[1]
-            q, k, v = widen(q, part.sides[0], wide), widen(k, part.sides[1], wide), widen(v, None, wide)
+            q, k, v = (
+                widen(x, side, wide, scratch.room(name, (*x.shape[:2], wide), x))
+                for name, x, side in (("wide q", q, part.sides[0]), ("wide k", k, part.sides[1]), ("wide v", v, None))
+            )
         return q, k, v, scale
 
     def forward(self) -> tuple[Tensor, Tensor]:
@@ -139,11 +134,12 @@ class Tiled:
             if isinstance(part.rows, slice):
                 attend(self.ops, part.tiles, q, k, v, scale, out[:, part.rows], lse[:, part.rows])
                 continue
-            more = self._room("more", heads, q.shape[1], self.value_size, dtype=self.high)
-            more_lse = self._room("more_lse", heads, q.shape[1], dtype=self.high)
+            more = scratch.room("more", (heads, q.shape[1], self.value_size), out)
+            more_lse = scratch.room("more_lse", (heads, q.shape[1]), lse)
             now = self._pick("now", out, part.rows)
             attend(self.ops, part.tiles, q, k, v, scale, more, more_lse)
             merge_rows_(out, lse, now, lse[:, part.rows], part.real, more, more_lse)
+        scratch.trim()
         return out, lse
 
     def backward(self, grad: Tensor, out: Tensor, lse: Tensor) -> Gradients:
@@ -166,6 +162,7 @@ class Tiled:
             _add(dq, part.rows, part_q)
             _add(dk, part.keys, part_k)
             _add(dv, part.keys, part_v)
+        scratch.trim()
         return Gradients(dq[..., : self.query_size], dk[..., : self.query_size], dv[..., : self.value_size], slope)
 
 
