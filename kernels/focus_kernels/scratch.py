@@ -24,9 +24,9 @@ class Scratch(threading.local):
             self.held[key] = like.new_empty(count)
         return self.held[key][:count].view(shape)
 
-    def trim(self) -> None:
+    def trim(self, kept: int = KEPT) -> None:
         """Let go of what is too large to keep."""
-        self.held = {k: x for k, x in self.held.items() if x.numel() * x.element_size() <= KEPT}
+        self.held = {k: x for k, x in self.held.items() if x.numel() * x.element_size() <= kept}
 
 
 scratch = Scratch()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ from .plan import Bucket, Plan
 from .problem import Problem
 from .scratch import scratch
 from .tiles import Tile, TileOps, attend, attend_backward, take
-from .tiling import Cut, band_tiles, causal_tiles, cut, sink_tiles, stair_tiles
+from .tiling import LARGE, Cut, band_tiles, causal_tiles, cut, sink_tiles, stair_tiles
 
 BATCH_BYTES = 2 << 20  # queries gathered at once, at least; a longer sequence gathers one bucket, or an eighth of it
 
@@ -58,7 +58,7 @@ class Tiled:
         batch: list[Bucket] = []
         row_bytes = self.q.shape[0] * self.size * self.q.element_size()
         most = max(BATCH_BYTES // row_bytes, self.length // 8)
-        for bucket in self.plan.buckets:
+        for bucket in self._split(most):
             rows = sum(b.rows.numel() for b in batch)
             if batch and (not self.plan.disjoint or rows + bucket.rows.numel() > most):
                 yield self._buckets(batch)
@@ -66,6 +66,17 @@ class Tiled:
             batch.append(bucket)
         if batch:
             yield self._buckets(batch)
+
+    def _split(self, most: int) -> Iterator[Bucket]:
+        """The buckets; a list with too many rows to gather at once (its keys do not matter here) in several."""
+        step = -(-most // LARGE.rows) * LARGE.rows
+        for bucket in self.plan.buckets:
+            if self.plan.causal:
+                yield bucket
+                continue
+            for start in range(0, bucket.rows.numel(), step):
+                some = slice(start, start + step)
+                yield replace(bucket, rows=bucket.rows[some], reach=bucket.reach[some])
 
     def _band(self) -> Iterator[Part]:
         sides = None

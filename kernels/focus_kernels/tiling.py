@@ -16,7 +16,7 @@ from torch import Tensor
 from .plan import Bucket
 from .tiles import Tile
 
-BAND_ROWS = 4096  # rows of the band handled at once: bounds the memory of its copies
+BAND_ROWS = 4096  # rows of the band, or against the sinks, handled at once: bounds the memory of copies and results
 STAIR_BLOCKS = 8  # masked tiles handled at once: bounds the memory of their masks
 
 
@@ -234,6 +234,6 @@ def sink_tiles(rows: int, first: int, window: int, sinks: int, dtype: torch.dtyp
         mask = torch.zeros(partial, sinks, dtype=dtype, device=device)
         mask.masked_fill_(torch.arange(sinks, device=device) >= seen[:, None], closed(dtype))
         tiles.append(Tile(0, partial, 0, sinks, mask=mask[None, None]))
-    if rows > partial:
-        tiles.append(Tile(partial, rows - partial, 0, sinks))
+    for start in range(partial, rows, BAND_ROWS):
+        tiles.append(Tile(start, min(BAND_ROWS, rows - start), 0, sinks))
     return tiles

@@ -11,6 +11,8 @@ from contextlib import contextmanager
 
 import torch
 
+from ..scratch import scratch
+
 Action = Callable[[], object]
 
 
@@ -55,6 +57,7 @@ def peak_bytes(action: Action) -> int:
         torch.cuda.reset_peak_memory_stats()
         action()
         return torch.cuda.max_memory_allocated() - before
+    scratch.trim(0)  # what an earlier call left must count
     cpu = torch.profiler.ProfilerActivity.CPU
     with _quiet(), torch.profiler.profile(activities=[cpu], profile_memory=True) as profile:
         action()
