@@ -38,6 +38,10 @@ def test_the_readme_names_the_commands_that_ci_runs() -> None:
     assert "bash scripts/test.sh" in (ROOT / ".ci" / "run").read_text()
 
 
+def test_the_readme_shows_what_the_result_files_say() -> None:
+    assert python("scripts/results_table.py", "--check").returncode == 0, "run python scripts/results_table.py"
+
+
 def test_versions_agree() -> None:
     import focus_kernels
     import focus_retrofit

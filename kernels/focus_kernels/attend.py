@@ -32,8 +32,9 @@ def attend_chunk(
     """
     if not buckets.rows:
         raise FocusError("the stream is empty: append a chunk of keys before attending to it")
-    if query.dim() != 4 or query.shape[0] != len(buckets.rows) or query.shape[2] != buckets.chunk:
-        fits = f"[{len(buckets.rows)}, heads, {buckets.chunk}, size]"
+    wanted = (len(buckets.rows), buckets.chunk, buckets.key_size)
+    if query.dim() != 4 or (query.shape[0], *query.shape[2:]) != wanted:
+        fits = "[{}, heads, {}, {}]".format(*wanted)
         raise FocusError(f"query {list(query.shape)} does not fit the last chunk: it must be {fits}")
     if query.requires_grad and torch.is_grad_enabled():
         raise FocusError("a stream has no gradient and query requires one: use focus_attention, or torch.no_grad()")

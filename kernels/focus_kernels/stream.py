@@ -42,6 +42,7 @@ class KeyBuckets:
     recent_value: Tensor
     recent_groups: Tensor  # [B, room, k]
     pool: Pool  # the sinks of a row under the name (row,), everything older under (row, *bucket)
+    key_size: int
     value_size: int
 
     def __init__(self, *, num_groups: int, window: int, sinks: int = 4, match: str = "probe", page: int | None = None):
@@ -71,7 +72,7 @@ class KeyBuckets:
     def append(self, key: Tensor, value: Tensor, groups: Tensor, padding_mask: Tensor | None = None) -> None:
         """Take in a chunk: key [B, Hkv, c, D], value [B, Hkv, c, Dv], groups [B, c, k]; mask [B, c] as in prefill."""
         self._check(key, value, groups, padding_mask)
-        self.value_size = value.shape[3]
+        self.key_size, self.value_size = key.shape[3], value.shape[3]
         self.page = self.page or (1 if key.device.type == "cpu" else PAGE)
         unit = 1 if self.page == 1 else 8
         size = -(-max(key.shape[3], value.shape[3]) // unit) * unit  # the kernels want one head size
@@ -181,6 +182,11 @@ class KeyBuckets:
                 raise FocusError(
                     f"this chunk is {list(key.shape)} {key.dtype}, the stream holds {len(self.rows)} rows with "
                     f"{held.shape[1]} heads of {held.dtype}"
+                )
+            if (key.shape[3], value.shape[3]) != (self.key_size, self.value_size):
+                raise FocusError(
+                    f"this chunk has head sizes {key.shape[3]} and {value.shape[3]}, earlier ones {self.key_size} and "
+                    f"{self.value_size}"
                 )
             if groups.shape[2] != self.recent_groups.shape[2]:
                 raise FocusError(

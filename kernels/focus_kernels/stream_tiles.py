@@ -22,7 +22,8 @@ def attend_row(ops: TileOps, q: Tensor, stream: KeyBuckets, number: int, problem
     keys, values = stream.recent_key[number][:, recent], stream.recent_value[number][:, recent]
     history, window = row.count - row.chunk, problem.window
     high = torch.float64 if q.dtype == torch.float64 else torch.float32
-    out, lse = q.new_empty(q.shape, dtype=high), q.new_empty(q.shape[:2], dtype=high)
+    tokens = q.new_empty(q.shape[1], q.shape[0], q.shape[2], dtype=high)
+    out, lse = tokens.transpose(0, 1), q.new_empty(q.shape[:2], dtype=high)
 
     scale, factor = problem.logit_scale(distant=False)
     near = q if factor is None else q * factor.to(q.dtype)[:, None, None]
@@ -43,7 +44,7 @@ def attend_row(ops: TileOps, q: Tensor, stream: KeyBuckets, number: int, problem
     lists = _lists(stream, number, problem)
     for batch in [lists] if problem.probes_one else [[one] for one in lists]:
         if batch:
-            _attend_buckets(ops, far, keys, values, stream, batch, history, scale, out, lse, problem)
+            _attend_buckets(ops, far, keys, values, stream, batch, history, scale, tokens, lse, problem)
     return out, lse
 
 
@@ -87,7 +88,8 @@ def _attend_buckets(
         row_offset, key_offset = cuts[-1].row_end, key_offset + bucket.keys.numel()
     index = torch.cat([c.padded(c.bucket.rows) for c in cuts]) - history
     picked = take(q, index)
-    more, more_lse = out.new_empty(picked.shape), lse.new_empty(picked.shape[:2])
+    tokens = out.new_empty(picked.shape[1], *out.shape[1:])
+    more, more_lse = tokens.transpose(0, 1), lse.new_empty(picked.shape[:2])
     past = [
         rectangle(p, c, span.start, span.used, first=True)
         for c, (_, span) in zip(cuts, batch, strict=True)
@@ -104,12 +106,4 @@ def _attend_buckets(
         tiles = stair_tiles(cuts, problem.top_k, q.dtype)
         attend(ops, tiles, picked, take(keys, recent), take(values, recent), scale, near, near_lse)
         merge_(more, more_lse, near, near_lse)
-    merge_rows_(
-        out,
-        lse,
-        take(out, index),
-        lse[:, index],
-        [(c.row_offset, c.bucket.rows - history) for c in cuts],
-        more,
-        more_lse,
-    )
+    merge_rows_(out, lse, index, [(c.row_offset, c.bucket.rows - history) for c in cuts], tokens, more_lse)

@@ -136,22 +136,22 @@ class Tiled:
         return q, k, v, scale
 
     def forward(self) -> tuple[Tensor, Tensor]:
-        """out [Hq, n, Dv] and lse [Hq, n], in fp32 for half precision."""
+        """out [Hq, n, Dv] and lse [Hq, n], in fp32 for half precision; out lies in memory as [n, Hq, Dv]."""
         heads = self.q.shape[0]
-        out = self.q.new_empty(heads, self.length, self.value_size, dtype=self.high)
+        out = self.q.new_empty(self.length, heads, self.value_size, dtype=self.high)
         lse = self.q.new_empty(heads, self.length, dtype=self.high)
+        by_head = out.transpose(0, 1)
         for part in self.parts():
             q, k, v, scale = self._inputs(part)
             if isinstance(part.rows, slice):
-                attend(self.ops, part.tiles, q, k, v, scale, out[:, part.rows], lse[:, part.rows])
+                attend(self.ops, part.tiles, q, k, v, scale, by_head[:, part.rows], lse[:, part.rows])
                 continue
-            more = scratch.room("more", (heads, q.shape[1], self.value_size), out)
+            more = scratch.room("more", (q.shape[1], heads, self.value_size), out)
             more_lse = scratch.room("more_lse", (heads, q.shape[1]), lse)
-            now = self._pick("now", out, part.rows)
-            attend(self.ops, part.tiles, q, k, v, scale, more, more_lse)
-            merge_rows_(out, lse, now, lse[:, part.rows], part.real, more, more_lse)
+            attend(self.ops, part.tiles, q, k, v, scale, more.transpose(0, 1), more_lse)
+            merge_rows_(out, lse, part.rows, part.real, more, more_lse)
         scratch.trim()
-        return out, lse
+        return by_head, lse
 
     def backward(self, grad: Tensor, out: Tensor, lse: Tensor) -> Gradients:
         """Gradients of one sequence from that of its merged output; grad and out [Hq, n, Dv]."""
@@ -178,20 +178,17 @@ class Tiled:
 
 
 def merge_rows_(
-    out: Tensor,
-    lse: Tensor,
-    now: Tensor,
-    now_lse: Tensor,
-    real: Iterable[tuple[int, Tensor]],
-    more: Tensor,
-    more_lse: Tensor,
+    out: Tensor, lse: Tensor, index: Tensor, real: Iterable[tuple[int, Tensor]], more: Tensor, more_lse: Tensor
 ) -> None:
-    """Fold a buffer into the sequence, out [Hq, n, Dv] and lse [Hq, n]: `now` has what they hold for every place of
-    the buffer, `real` lists (place, rows) of those that are not padding."""
-    merge_(now, now_lse, more, more_lse)
+    """Fold a buffer into the sequence, out [n, Hq, Dv] and lse [Hq, n]: `index` has the row of every place of the
+    buffer, `real` lists (place, rows) of those that are not padding."""
+    now = scratch.room("now", (index.numel(), *out.shape[1:]), out)
+    torch.index_select(out.flatten(1), 0, index, out=now.flatten(1))
+    now_lse = lse.index_select(1, index)
+    merge_(now.transpose(0, 1), now_lse, more.transpose(0, 1), more_lse)
     for start, rows in real:
         piece = slice(start, start + rows.numel())
-        out.index_copy_(1, rows, now[:, piece])
+        out.index_copy_(0, rows, now[piece])
         lse.index_copy_(1, rows, now_lse[:, piece])
 
 

@@ -128,9 +128,8 @@ def stair_tiles(cuts: list[Cut], top_k: int, dtype: torch.dtype) -> Iterator[Til
     """Rows that see the first `reach` keys of their bucket: masked tiles for the few keys beyond the reach of a part's
     first row, rectangles for all before."""
     subs = [(piece.offset + s, piece.grain.sub) for c in cuts for piece in c.pieces for s in _parts(piece)]
-    reach = torch.cat(
-        [c.padded(c.bucket.reach) + c.key_offset for c in cuts]
-    )  # [rows of the buffer], in keys of the buffer
+    # of every row of the buffer, counted in keys of the buffer
+    reach = torch.cat([c.padded(c.bucket.reach) + c.key_offset for c in cuts])
     base = reach[torch.tensor([start for start, _ in subs], device=reach.device)]
     known = dict(zip((start for start, _ in subs), base.tolist(), strict=True))
     last_key = int(reach.max()) - 1
@@ -218,7 +217,7 @@ def band_tiles(
         start += count * size
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=4)
 def _band_mask(rows: int, window: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     i, j = torch.arange(rows, device=device)[:, None], torch.arange(window + rows, device=device)
     mask = torch.zeros(rows, window + rows, dtype=dtype, device=device)

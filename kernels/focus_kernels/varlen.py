@@ -74,7 +74,6 @@ class VarlenRunner:
     def __init__(self, ops: VarlenOps):
         self.ops = ops
 
-    # -- whole sequences -----------------------------------------------------------------------------------------
     def _parts(self, call: Call, size: int) -> Iterator[Segments | Ranges]:
         problem, dtype = call.problem, call.query.dtype
         groups = [s.take(call.groups, 0) for s in call.sequences]
@@ -101,18 +100,19 @@ class VarlenRunner:
 
     def forward(self, call: Call) -> tuple[Tensor, Tensor]:
         query, value, problem = call.query, call.value, call.problem
+        batch, heads, tokens, _ = query.shape
+        whole = query.new_zeros(batch, heads, tokens, value.shape[-1])
+        whole_lse = query.new_full((batch, heads, tokens), float("-inf"), dtype=torch.float32)
+        if not call.sequences:
+            return whole, whole_lse
         size = round_up(max(query.shape[-1], value.shape[-1]), 8)
         q, k, v = (_pack(call, x, size) for x in (query, call.key, value))
         out = q.new_zeros(q.shape, dtype=torch.float32)
-        lse = q.new_full((q.shape[1], q.shape[0]), float("-inf"), dtype=torch.float32)
-        for part in self._parts(call, size) if call.sequences else ():
+        lse = q.new_full((heads, q.shape[0]), float("-inf"), dtype=torch.float32)
+        for part in self._parts(call, size):
             self._fold(part, q, k, v, problem, out, lse)
         if problem.sink_logits is not None:
-            head_first = out.transpose(0, 1)
-            add_sink_logits_(head_first, lse, problem.sink_logits)
-        batch, heads, tokens, _ = query.shape
-        whole = query.new_zeros(batch, heads, tokens, value.shape[-1])
-        whole_lse = lse.new_full((batch, heads, tokens), float("-inf"))
+            add_sink_logits_(out.transpose(0, 1), lse, problem.sink_logits)
         start = 0
         for s in call.sequences:
             rows = slice(start, start + s.length)
@@ -151,6 +151,9 @@ class VarlenRunner:
 
     def backward(self, call: Call, grad: Tensor, out: Tensor, lse: Tensor) -> Gradients:
         problem = call.problem
+        found = [torch.zeros_like(x) for x in (call.query, call.key, call.value)]
+        if not call.sequences:
+            return Gradients(found[0], found[1], found[2], lse.new_zeros(call.query.shape[1]))
         size = round_up(max(call.query.shape[-1], call.value.shape[-1]), 8)
         q, k, v, d, o = (_pack(call, x, size) for x in (call.query, call.key, call.value, grad, out))
         merged = torch.cat([s.take(lse, 1) for s in call.sequences], 1)
@@ -171,7 +174,6 @@ class VarlenRunner:
             _add(dq, part.rows, _scaled(part_q, factor))
             _add(dk, part.keys, part_k)
             _add(dv, part.keys, part_v)
-        found = [torch.zeros_like(x) for x in (call.query, call.key, call.value)]
         for whole, packed in zip(found, (dq, dk, dv), strict=True):
             start = 0
             for s in call.sequences:
@@ -186,7 +188,6 @@ class VarlenRunner:
             else:
                 yield part
 
-    # -- a chunk of a stream -------------------------------------------------------------------------------------
     def attend_stream(self, query: Tensor, stream: KeyBuckets, problem: Problem) -> tuple[Tensor, Tensor]:
         """The last chunk's queries [B, Hq, c, D] -> out [B, Hq, c, D] fp32 and lse [B, Hq, c]."""
         whole = query.new_zeros(query.shape, dtype=torch.float32)

@@ -13,6 +13,8 @@ from focus_kernels.bench import methods
 from focus_kernels.bench.gate import oracle_rows
 from focus_kernels.bench.measure import peak_bytes
 from focus_kernels.bench.problems import Layer
+from focus_kernels.call import Call
+from focus_kernels.choose import pick_engine
 
 
 def test_writes_table_and_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -72,6 +74,25 @@ def test_sampled_full_attention_is_the_same_attention() -> None:
     whole = methods.causal(*layer.tensors)
     torch.testing.assert_close(torch.cat(blocks, 2), whole[:, :, [*range(1024), *range(2048, 3072)]])
     assert methods.sampled_share(1 << 20) == pytest.approx(methods.SAMPLED_BLOCKS / 1024, rel=0.02)
+
+
+def test_the_choice_of_engine_is_the_measured_one() -> None:
+    """Where both engines can serve a layer, "auto" takes the one that the committed results show to be faster."""
+    compared = 0
+    for path in (Path(__file__).parents[2] / "kernels" / "results").glob("*.json"):
+        record = json.loads(path.read_text())
+        times: dict[str, float] = {}
+        for r in record["results"]:
+            if r["method"] in ("focus cpu:sorted", "focus cpu:chunked") and r["tokens"] >= 4096:
+                engine = r["method"].removeprefix("focus cpu:")
+                times[engine] = times.get(engine, 0.0) + r["seconds"] / r["tokens"] ** 2
+        if len(times) == 2:
+            shape = {name: record["layer"][name] for name in ("num_groups", "top_k", "window", "sinks", "match")}
+            layer = Layer(8, **shape)
+            call = Call(*layer.tensors, layer.groups, layer.problem, [], None, None)
+            assert pick_engine(call) == min(times, key=lambda engine: times[engine]), path.name
+            compared += 1
+    assert compared
 
 
 def test_peak_memory_counts_what_is_held_at_once() -> None:

@@ -101,7 +101,7 @@ def test_streams() -> None:
         attend_chunk(q, stream)
     stream.append(k, v, case.ids)
     with pytest.raises(
-        FocusError, match=r"query \[1, 4, 3, 16\] does not fit the last chunk: it must be \[1, heads, 8"
+        FocusError, match=r"query \[1, 4, 3, 16\] does not fit the last chunk: it must be \[1, heads, 8, 16"
     ):
         attend_chunk(q[:, :, :3], stream)
     with pytest.raises(FocusError, match=r"query has 4 heads, torch.float32"):
@@ -110,6 +110,8 @@ def test_streams() -> None:
         attend_chunk(q.requires_grad_(), stream)
     with pytest.raises(FocusError, match="this chunk is"):
         stream.append(k.float(), v.float(), case.ids)
+    with pytest.raises(FocusError, match="head sizes 16 and 8, earlier ones 16 and 16"):
+        stream.append(k, v[..., :8], case.ids)
     with pytest.raises(FocusError, match="group id 7"):
         stream.append(k, v, torch.full_like(case.ids, 7))
     with pytest.raises(BackendError, match="it has no streaming form"):

@@ -157,5 +157,15 @@ def test_stream(kernel: tuple[str, list], chunks: list[int], name: str) -> None:
     torch.testing.assert_close(torch.cat(outs, 2).double(), want, atol=4e-3, rtol=0)
 
 
+def test_nothing_but_padding(kernel: tuple[str, list]) -> None:
+    case = Case(tokens=12)
+    q, k, v = (x.requires_grad_() for x in case.tensors(torch.float16))
+    options = {**case.options, "padding_mask": torch.zeros(1, 12, dtype=torch.bool)}
+    out = focus_attention(q, k, v, case.ids, backend=kernel[0], **options)
+    out.sum().backward()
+    assert (out == 0).all()
+    assert (q.grad == 0).all()
+
+
 def test_named_as_available(kernel: tuple[str, list]) -> None:
     assert kernel[0] in available_backends()
