@@ -199,7 +199,7 @@ def band_tiles(
 ) -> Iterator[tuple[int, int, Tile]]:
     """The causal band i - j <= window for rows from `history` on, as (first row, first key, tile); rows and keys of a
     tile count from these."""
-    head = min(length, window + 1)
+    head = length if length <= window + 1 else window  # rows that see everything; then usually whole blocks are left
     if head > history:
         rows = head - history
         yield history, history, Tile(0, rows, 0, rows, causal=True, first=True)
