@@ -53,7 +53,8 @@ def table() -> str:
         machines.add(f"{m['cpu']}, {m['threads']} threads, {m['capability']}, torch {m['torch']}")
         lines += [row(record, r) for r in record["results"] if not r["method"].startswith("full")]
     where = " and ".join(sorted(machines))
-    lines.append(f"\nMeasured by `bash scripts/bench_kernels.sh` on {where}; fp32, head size 64.\n")
+    lines.append(f"\nMeasured on {where}; fp32, head size 64. ")
+    lines.append("Each file in kernels/results names its command; `scripts/bench_kernels.sh` has them all.\n")
     return "".join(lines)
 
 

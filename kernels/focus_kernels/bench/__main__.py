@@ -86,7 +86,8 @@ def measure(layer: Layer, args: argparse.Namespace, note: Callable[[str], None])
     with torch.set_grad_enabled(args.backward):
         actions, sampled = actions_for(layer, args, note)
         repeats = args.repeats if layer.tokens <= methods.SAMPLED_ABOVE else min(args.repeats, 2)
-        repeats *= max(16384 // layer.tokens, 1) * 3 if layer.tokens <= 16384 else 1  # short ones are noisy, and cheap
+        if layer.tokens <= 16384 and repeats > 1:  # short ones are noisy, and cheap
+            repeats *= max(16384 // layer.tokens, 1) * 3
         times = interleaved(actions, repeats, note)
         if sampled:
             share = methods.sampled_share(layer.tokens)
