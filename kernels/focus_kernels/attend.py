@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from .backends import find
 from .call import Call
 from .merge import add_sink_logits_
-from .problem import FocusError, check_problem
+from .problem import FocusError, check_groups, check_problem
 from .stream import KeyBuckets
 
 
@@ -22,16 +22,20 @@ def attend_chunk(
     temperature_scope: str = "distant",
     softcap: float | None = None,
     sink_logits: Tensor | None = None,
+    query_groups: Tensor | None = None,
     backend: str = "auto",
     return_lse: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """The queries [B, Hq, c, D] of the chunk last appended, against all keys so far; options as in `focus_attention`.
 
-    Returns [B, Hq, c, Dv] (0 at padding) and, if asked, the logsumexp [B, Hq, c]. Appending and attending chunk after
-    chunk gives what `focus_attention` gives for the whole sequence, whatever the chunk sizes.
+    query_groups [B, c, k'] are the groups to look into, instead of those appended with the chunk: with all of them a
+    query sees every key. Returns [B, Hq, c, Dv] (0 at padding) and, if asked, the logsumexp [B, Hq, c]. Appending and
+    attending chunk after chunk gives what `focus_attention` gives for the whole sequence, whatever the chunk sizes.
     """
     if not buckets.rows:
         raise FocusError("the stream is empty: append a chunk of keys before attending to it")
+    if buckets.chunk is None:
+        raise FocusError("no chunk is there to be attended (prefill, crop): append one before attending")
     wanted = (len(buckets.rows), buckets.chunk, buckets.key_size)
     if query.dim() != 4 or (query.shape[0], *query.shape[2:]) != wanted:
         fits = "[{}, heads, {}, {}]".format(*wanted)
@@ -44,15 +48,23 @@ def attend_chunk(
             f"query has {query.shape[1]} heads, {query.dtype} on {query.device}; the stream's keys have "
             f"{keys.shape[1]} heads, {keys.dtype} on {keys.device}"
         )
+    held = buckets.groups.shape[2]
+    if query_groups is not None:
+        if query_groups.dim() != 3 or query_groups.shape[:2] != (query.shape[0], query.shape[2]):
+            fits = f"[{query.shape[0]}, {query.shape[2]}, k]"
+            raise FocusError(f"query_groups must be {fits}, got shape {list(query_groups.shape)}")
+        check_groups(query_groups, buckets.num_groups)
+    # where keys have one group the rules are one; where they have a set, it is what counts
+    probing = buckets.match == "probe" or held == 1
     problem = check_problem(
         q_heads=query.shape[1],
         head_size=query.shape[3],
         device=query.device,
-        top_k=buckets.recent_groups.shape[2],
+        top_k=held if query_groups is None or not probing else query_groups.shape[2],
         num_groups=buckets.num_groups,
         window=buckets.window,
         sinks=buckets.sinks,
-        match=buckets.match,
+        match="probe" if probing else "share",
         scale=scale,
         temperature=temperature,
         temperature_scope=temperature_scope,
@@ -60,8 +72,8 @@ def attend_chunk(
         sink_logits=sink_logits,
     )
     query = F.pad(query.detach(), (0, keys.shape[3] - query.shape[3]))
-    call = Call(query, keys, buckets.recent_value, buckets.recent_groups, problem, [], None, None)
-    out, lse = find(backend, call, stream=True)[0].attend_stream(query, buckets, problem)
+    call = Call(query, keys, buckets.recent_value, buckets.groups, problem, [], None, None)
+    out, lse = find(backend, call, stream=True)[0].attend_stream(query, buckets, problem, query_groups)
     if sink_logits is not None:
         add_sink_logits_(out, lse, sink_logits)
     out = out[..., : buckets.value_size].to(query.dtype)

@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+from .tiles import take
+
+Name = tuple[int, ...]
+PAGE = 256  # rows of a page of FlashAttention-2
+SLACK = 16  # a list that moves gets a sixteenth of its length to spare
+LEAST = 16  # rows to spare at least
 
 
 @dataclass
@@ -17,10 +25,19 @@ class Span:
     room: int
 
 
+class Move(NamedTuple):
+    """Rows on their way to the end of a list: those at `places` of key and value [H, *, D]."""
+
+    name: Name
+    key: Tensor
+    value: Tensor
+    places: Tensor
+
+
 class Pool:
     """Lists under any hashable name, [H, rows, D]; every start is a multiple of `align` (pages, on CUDA).
 
-    A list that outgrows its room moves the pool: each list then gets an eighth of its length to spare.
+    A list that outgrows its room moves the pool: each list then gets a part of its length to spare.
     """
 
     def __init__(self, key: Tensor, value: Tensor, align: int):
@@ -28,9 +45,9 @@ class Pool:
         self.align = align
         self.key = key.new_empty(key.shape[0], 0, key.shape[2])
         self.value = value.new_empty(value.shape[0], 0, value.shape[2])
-        self.spans: dict[tuple[int, ...], Span] = {}
+        self.spans: dict[Name, Span] = {}
 
-    def append(self, name: tuple[int, ...], key: Tensor, value: Tensor) -> None:
+    def append(self, name: Name, key: Tensor, value: Tensor) -> None:
         """Add rows [H, m, D] to the end of a list, which must have room for them (see `reserve`)."""
         span = self.spans[name]
         end = span.start + span.used
@@ -38,29 +55,45 @@ class Pool:
         self.value[:, end : end + key.shape[1]] = value
         span.used += key.shape[1]
 
-    def reserve(self, more: dict[tuple[int, ...], int]) -> None:
+    def gather(self, moves: list[Move]) -> None:
+        """Carry out all moves, in their order: each row is copied once, straight to its place."""
+        more: dict[Name, int] = {}
+        for move in moves:
+            more[move.name] = more.get(move.name, 0) + move.places.numel()
+        self.reserve(more)
+        for name, key, value, index in moves:
+            span = self.spans[name]
+            end = span.start + span.used
+            take(key, index, self.key[:, end : end + index.numel()])
+            take(value, index, self.value[:, end : end + index.numel()])
+            span.used += index.numel()
+
+    def reserve(self, more: dict[Name, int]) -> None:
         """Make room for this many more rows in each named list."""
         for name in more:
             self.spans.setdefault(name, Span(0, 0, 0))
-        if all(self.spans[name].used + count <= self.spans[name].room for name, count in more.items()):
-            return
-        spans: dict[tuple[int, ...], Span] = {}
+        if any(self.spans[name].used + count > self.spans[name].room for name, count in more.items()):
+            self.rebuild({name: name for name in self.spans}, more)
+
+    def rebuild(self, sources: dict[Name, Name], more: dict[Name, int] | None = None) -> None:
+        """Lay the pool out anew: each new list is a copy of the old one given for it, with room for `more` rows."""
+        spans: dict[Name, Span] = {}
         start = 0
-        for name in sorted(self.spans):  # an order that keeps a row's lists together, and starts increasing
-            needed = self.spans[name].used + more.get(name, 0)
-            room = -(-(needed + max(needed // 8, 16)) // self.align) * self.align
-            spans[name] = Span(start, self.spans[name].used, room)
+        for name in sorted(sources):  # an order that keeps a row's lists together, and starts increasing
+            used = self.spans[sources[name]].used
+            needed = used + (more or {}).get(name, 0)
+            room = -(-(needed + max(needed // SLACK, LEAST)) // self.align) * self.align
+            spans[name] = Span(start, used, room)
             start += room
-        self.key = self._moved(self.key, spans, start)
-        self.value = self._moved(self.value, spans, start)
+        self.key, self.value = (self._moved(x, sources, spans, start) for x in (self.key, self.value))
         self.spans = spans
 
-    def _moved(self, old: Tensor, spans: dict[tuple[int, ...], Span], rows: int) -> Tensor:
+    def _moved(self, old: Tensor, sources: dict[Name, Name], spans: dict[Name, Span], rows: int) -> Tensor:
         new = old.new_empty(old.shape[0], rows, old.shape[2])
         if self.align > 1:
             new.zero_()  # a paged kernel reads whole pages: what it masks must be finite
         for name, span in spans.items():
-            before = self.spans[name]
+            before = self.spans[sources[name]]
             new[:, span.start : span.start + span.used] = old[:, before.start : before.start + before.used]
         return new
 
@@ -72,3 +105,14 @@ class Pool:
 def empty_like_rows(x: Tensor, rows: int) -> Tensor:
     """[B, H, rows, D] of the same kind as x [B, H, *, D]."""
     return torch.empty(x.shape[0], x.shape[1], rows, x.shape[3], dtype=x.dtype, device=x.device)
+
+
+def page_of(device: torch.device) -> int:
+    """What the device's kernels want a list of keys to start at a multiple of."""
+    return 1 if device.type == "cpu" else PAGE
+
+
+def held_size(size: int, page: int) -> int:
+    """The head size that is held: a multiple of 8 where kernels read pages."""
+    unit = 1 if page == 1 else 8
+    return -(-size // unit) * unit

@@ -60,15 +60,19 @@ class Ranges:
 @dataclass(frozen=True)
 class Stretches:
     """Runs of consecutive tokens, [m, k] groups each. The first token of stretch n has key number starts[n] and
-    position positions[n]; were it a query, it would be row row_starts[n]."""
+    position positions[n]; were it a query, it would be row row_starts[n]. Its last tokens' queries look into other
+    groups than their own where `looking` says so."""
 
     groups: list[Tensor]
     starts: list[int]
     row_starts: list[int]
     positions: list[int]
+    looking: list[Tensor] | None = None
 
-    def __iter__(self) -> Iterator[tuple[Tensor, int, int, int]]:
-        return zip(self.groups, self.starts, self.row_starts, self.positions, strict=True)
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor, int, int, int]]:
+        """(groups of queries, of keys, start, row start, position); both lists of groups end with the last token."""
+        looking = self.groups if self.looking is None else self.looking
+        return zip(looking, self.groups, self.starts, self.row_starts, self.positions, strict=True)
 
 
 def band(plans: list[Plan], groups: list[Tensor], problem: Problem, dtype: torch.dtype) -> Segments:
@@ -145,7 +149,7 @@ def triangle(stretches: Stretches, problem: Problem, dtype: torch.dtype, chunk: 
     squares, a chunk each; pairs that do not match are penalised away."""
     first = problem.window + 1
     rows, keys, counts, sides = [], [], [], []
-    for g, start, row_start, position in stretches:
+    for looking, g, start, row_start, position in stretches:
         many = g.shape[0] - first
         if many <= 0:
             continue
@@ -153,7 +157,7 @@ def triangle(stretches: Stretches, problem: Problem, dtype: torch.dtype, chunk: 
         rows.append(place + (row_start + first))
         keys.append(place + start)
         counts += [min(chunk, many - c) for c in range(0, many, chunk)]
-        sides.append(mismatch_sides(g[first:], g[:many], problem, max(problem.sinks - position, 0), dtype))
+        sides.append(mismatch_sides(looking[-many:], g[:many], problem, max(problem.sinks - position, 0), dtype))
     if not rows:
         return None
     wide = max(s[0].shape[1] for s in sides)
@@ -166,11 +170,12 @@ def ragged(stretches: Stretches, problem: Problem, chunk: int) -> Segments | Non
     for kernels that bend logits by a softcap, or have no columns to spare."""
     first = problem.window + 1
     rows, keys, row_counts, key_counts = [], [], [], []
-    for g, start, row_start, position in stretches:
+    for looking, g, start, row_start, position in stretches:
         many = g.shape[0] - first
         for begin in range(0, many, chunk):
             stop = min(begin + chunk, many)
-            seen = match_mask(g[first + begin : first + stop], g[begin:stop], problem)
+            asking = looking[-many:][begin:stop]
+            seen = match_mask(asking, g[begin:stop], problem)
             seen[:, : max(problem.sinks - position - begin, 0)] = True
             pairs = seen.tril().nonzero()
             per_row = torch.bincount(pairs[:, 0], minlength=stop - begin)

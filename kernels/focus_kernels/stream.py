@@ -6,18 +6,17 @@ position order, the sinks, and everything older in buckets, one per group (per s
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from . import stream_edit
 from .plan import multi_hot, split_by_group
-from .pool import Pool, empty_like_rows
+from .pool import Move, Name, Pool, empty_like_rows, held_size, page_of
 from .problem import MATCHES, FocusError, check_groups
-from .tiles import take
-
-PAGE = 256  # rows of a page of FlashAttention-2
 
 
 @dataclass
@@ -40,7 +39,7 @@ class KeyBuckets:
 
     recent_key: Tensor  # [B, Hkv, room, D], the newest tokens in position order
     recent_value: Tensor
-    recent_groups: Tensor  # [B, room, k]
+    groups: Tensor  # [B, room, k], of every token, by position
     pool: Pool  # the sinks of a row under the name (row,), everything older under (row, *bucket)
     key_size: int
     value_size: int
@@ -56,115 +55,203 @@ class KeyBuckets:
         self.num_groups, self.window, self.sinks, self.match = num_groups, window, sinks, match
         self.page = 0 if page is None else page
         self.rows: list[Recent] = []
-        self.chunk = 0  # tokens of the last chunk, padding included
+        self.chunk: int | None = None  # tokens of the last chunk, padding included; None if there is none to attend
 
     @property
     def lengths(self) -> list[int]:
         """Real tokens seen so far, per row."""
         return [row.length for row in self.rows]
 
+    @property
+    def device(self) -> torch.device | None:
+        """Where the keys are; None while the stream is empty."""
+        return self.recent_key.device if self.rows else None
+
     def memory(self) -> int:
-        """Bytes held for keys and values."""
+        """Bytes held: keys, values and groups, with the room kept for more."""
         if not self.rows:
             return 0
-        return self.pool.memory() + sum(x.numel() * x.element_size() for x in (self.recent_key, self.recent_value))
+        held = (self.recent_key, self.recent_value, self.groups)
+        return self.pool.memory() + sum(x.numel() * x.element_size() for x in held)
 
     def append(self, key: Tensor, value: Tensor, groups: Tensor, padding_mask: Tensor | None = None) -> None:
         """Take in a chunk: key [B, Hkv, c, D], value [B, Hkv, c, Dv], groups [B, c, k]; mask [B, c] as in prefill."""
-        self._check(key, value, groups, padding_mask)
-        self.key_size, self.value_size = key.shape[3], value.shape[3]
-        self.page = self.page or (1 if key.device.type == "cpu" else PAGE)
-        unit = 1 if self.page == 1 else 8
-        size = -(-max(key.shape[3], value.shape[3]) // unit) * unit  # the kernels want one head size
-        key, value = (F.pad(x.detach(), (0, size - x.shape[3])) for x in (key, value))
-        if not self.rows:
-            self._allocate(key, value, groups)
+        key, value = self._admit(key, value, groups, padding_mask)
         self._evict()
         self.chunk = key.shape[2]
         self._make_room(self.chunk)
+        moves: list[Move] = []
         for number, row in enumerate(self.rows):
-            new_key, new_value, new_groups, row.places = key[number], value[number], groups[number], None
-            if padding_mask is not None and not bool(padding_mask[number].all()):
-                row.places = padding_mask[number].nonzero()[:, 0].to(key.device)
-                new_key, new_value = new_key[:, row.places], new_value[:, row.places]
-                new_groups = new_groups[row.places]
-            count, end = new_key.shape[1], row.start + row.count
-            self.recent_key[number][:, end : end + count] = new_key
-            self.recent_value[number][:, end : end + count] = new_value
-            self.recent_groups[number, end : end + count] = new_groups
-            fresh = min(max(self.sinks - row.length, 0), count)
-            if fresh:
-                self.pool.reserve({(number,): fresh})
-                self.pool.append((number,), new_key[:, :fresh], new_value[:, :fresh])
-            row.count, row.length, row.chunk = row.count + count, row.length + count, count
+            row.places = _real(padding_mask, number, key.device)
+            places = slice(None) if row.places is None else row.places
+            new_key, new_value = key[number][:, places], value[number][:, places]
+            row.chunk = self._note_groups(number, groups[number][places])
+            moves += self._sink_moves(number, new_key, new_value)
+            self._add_recent(number, new_key, new_value)
+        self.pool.gather(moves)
 
-    def bucket_of(self, groups: Tensor) -> tuple[list[tuple[int, ...]], Tensor]:
+    def prefill(self, key: Tensor, value: Tensor, groups: Tensor, padding_mask: Tensor | None = None) -> None:
+        """Take in a chunk whose own queries are attended elsewhere, by `focus_attention`; arguments as for `append`.
+
+        Leaves the stream as if the chunk had been appended and then all but its last `window` tokens filed away, but
+        these go straight into their buckets. There is nothing to attend until the next `append`.
+        """
+        key, value = self._admit(key, value, groups, padding_mask)
+        self._evict()
+        self.chunk = None
+        moves: list[Move] = []
+        stay: list[tuple[Tensor, Tensor]] = []
+        for number, row in enumerate(self.rows):
+            places = _real(padding_mask, number, key.device)
+            new_key, new_value = key[number], value[number]
+            count = self._note_groups(number, groups[number][slice(None) if places is None else places])
+            if places is None:
+                places = torch.arange(count, device=key.device)
+            moves += self._sink_moves(number, new_key, new_value, places)
+            gone = max(row.count + count - self.window, 0)
+            old = min(gone, row.count)
+            moves += self._leaving(number, old)
+            through = gone - old  # of the chunk: never among the recent
+            for name, index in self.by_bucket(number, row.length, through):
+                moves.append(Move(name, new_key, new_value, places[index]))
+            row.start, row.count, row.length = row.start + old, row.count - old, row.length + through
+            row.chunk, row.places = 0, None
+            stay.append((new_key[:, places[through:]], new_value[:, places[through:]]))
+        self.pool.gather(moves)
+        self._make_room(max(new_key.shape[1] for new_key, _ in stay))
+        for number, (new_key, new_value) in enumerate(stay):
+            self._add_recent(number, new_key, new_value)
+
+    def crop(self, counts: Sequence[int]) -> None:
+        """Forget the last counts[r] real tokens of row r; then append before attending."""
+        stream_edit.crop(self, counts)
+
+    def select_rows(self, indices: Tensor | Sequence[int]) -> None:
+        """Make the batch these rows, in this order; a row may come several times, or not at all."""
+        stream_edit.select_rows(self, indices)
+
+    def to(self, device: torch.device | str) -> KeyBuckets:
+        """Move everything, in place."""
+        stream_edit.move(self, torch.device(device))
+        return self
+
+    def bucket_of(self, groups: Tensor) -> tuple[list[Name], Tensor]:
         """groups [n, k] -> bucket names, and for each token the number of its bucket among them."""
         if self.match == "probe" or groups.shape[1] == 1:
             return [(group,) for group in range(self.num_groups)], groups[:, 0]
         sets, kind = torch.unique(groups.sort(1).values, dim=0, return_inverse=True)
         return [tuple(s) for s in sets.tolist()], kind
 
-    def readers(self, number: int) -> dict[tuple[int, ...], Tensor]:
-        """For each bucket name of a row, in order, the places in the last chunk of the queries that read it."""
+    def by_bucket(self, number: int, first: int, count: int) -> Iterator[tuple[Name, Tensor]]:
+        """Of a row's tokens at positions [first, first + count), those of each bucket, counted from `first`; the
+        sinks are in none."""
+        skip = min(max(self.sinks - first, 0), count)
+        if skip == count:
+            return
+        names, kind = self.bucket_of(self.groups[number, first + skip : first + count])
+        for name, index in zip(names, split_by_group(kind, len(names), skip), strict=True):
+            if index.numel():
+                yield (number, *name), index
+
+    def recent_groups(self, number: int) -> Tensor:
+        """[count, k], of a row's recent tokens."""
         row = self.rows[number]
-        groups = self.recent_groups[number, row.start : row.start + row.count]
-        chunk = groups[row.count - row.chunk :]
-        names, _ = self.bucket_of(groups)
-        if self.match == "probe" or groups.shape[1] == 1:
+        return self.groups[number, row.first : row.length]
+
+    def query_groups(self, number: int, given: Tensor | None) -> Tensor:
+        """[chunk, k], where a row's queries look: their own groups, unless others [B, c, k'] are given."""
+        row = self.rows[number]
+        if given is None:
+            return self.groups[number, row.length - row.chunk : row.length]
+        return given[number] if row.places is None else given[number][row.places]
+
+    def readers(self, number: int, chunk: Tensor) -> dict[Name, Tensor]:
+        """For each bucket name of a row, in order, which of the queries, of groups chunk [m, k], read it."""
+        recent = self.recent_groups(number)
+        names, _ = self.bucket_of(recent)
+        if self.match == "probe" or recent.shape[1] == 1:
             return dict(zip(names, split_by_group(chunk, self.num_groups), strict=True))
         names = sorted({*names, *(name[1:] for name in self.pool.spans if name[0] == number and len(name) > 1)})
         hot = multi_hot(chunk, self.num_groups, torch.float32)
         overlap = hot @ multi_hot(torch.tensor(names, device=chunk.device), self.num_groups, torch.float32).T > 0
         return {name: overlap[:, n].nonzero()[:, 0] for n, name in enumerate(names)}
 
+    def _admit(self, key: Tensor, value: Tensor, groups: Tensor, padding_mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Check a chunk, and give keys and values the one head size that the kernels want."""
+        self._check(key, value, groups, padding_mask)
+        self.key_size, self.value_size = key.shape[3], value.shape[3]
+        self.page = self.page or page_of(key.device)
+        size = held_size(max(self.key_size, self.value_size), self.page)
+        key, value = (F.pad(x.detach(), (0, size - x.shape[3])) for x in (key, value))
+        if not self.rows:
+            self._allocate(key, value, groups)
+        return key, value
+
+    def _leaving(self, number: int, count: int) -> list[Move]:
+        """The oldest `count` recent tokens of a row, on their way to the buckets."""
+        row = self.rows[number]
+        keys, values = self.recent_key[number], self.recent_value[number]
+        buckets = self.by_bucket(number, row.first, count)
+        return [Move(name, keys, values, index + row.start) for name, index in buckets]
+
+    def _sink_moves(self, number: int, key: Tensor, value: Tensor, places: Tensor | None = None) -> list[Move]:
+        """The sinks among new tokens of a row, which are copied at once: key and value [H, n, D], or at `places`."""
+        fresh = min(max(self.sinks - self.rows[number].length, 0), key.shape[1] if places is None else places.numel())
+        if not fresh:
+            return []
+        index = torch.arange(fresh, device=key.device) if places is None else places[:fresh]
+        return [Move((number,), key, value, index)]
+
     def _evict(self) -> None:
         """Move what the next chunk sees only from afar into the buckets; sinks have a place of their own."""
-        moves: list[tuple[int, Tensor, dict[tuple[int, ...], int]]] = []
+        moves: list[Move] = []
         for number, row in enumerate(self.rows):
             gone = row.count - self.window
-            if gone <= 0:
-                continue
-            skip = max(self.sinks - row.first, 0)  # sinks among them
-            old = slice(row.start + min(skip, gone), row.start + gone)
-            names, kind = self.bucket_of(self.recent_groups[number, old])
-            lists = split_by_group(kind, len(names), old.start)
-            counts = {(number, *name): x.numel() for name, x in zip(names, lists, strict=True) if x.numel()}
-            if counts:
-                moves.append((number, torch.cat(lists), counts))
-            row.start, row.count = row.start + gone, self.window
-        self.pool.reserve({name: count for _, _, counts in moves for name, count in counts.items()})
-        for number, places, counts in moves:
-            keys, values = take(self.recent_key[number], places), take(self.recent_value[number], places)
-            start = 0
-            for name, count in counts.items():
-                self.pool.append(name, keys[:, start : start + count], values[:, start : start + count])
-                start += count
+            if gone > 0:
+                moves += self._leaving(number, gone)
+                row.start, row.count = row.start + gone, self.window
+        self.pool.gather(moves)
+
+    def _add_recent(self, number: int, key: Tensor, value: Tensor) -> None:
+        """New tokens [H, n, D] at the end of a row's recent ones, which must have room."""
+        row = self.rows[number]
+        end, count = row.start + row.count, key.shape[1]
+        self.recent_key[number][:, end : end + count] = key
+        self.recent_value[number][:, end : end + count] = value
+        row.count, row.length = row.count + count, row.length + count
+
+    def _note_groups(self, number: int, groups: Tensor) -> int:
+        """Write down the groups [n, k] of a row's next tokens; gives n."""
+        first, count = self.rows[number].length, groups.shape[0]
+        held = self.groups.shape[1]
+        if first + count > held:
+            room = first + count + max((first + count) // 16, 64)
+            self.groups = F.pad(self.groups, (0, 0, 0, room - held))
+        self.groups[number, first : first + count] = groups
+        return count
 
     def _make_room(self, chunk: int) -> None:
         """Room for `chunk` more tokens at the end of every row's recent ones."""
         capacity = self.recent_key.shape[2]
         if all(row.start + row.count + chunk <= capacity for row in self.rows):
             return
-        needed = max((row.count for row in self.rows), default=0) + chunk
-        room = max(needed + max(self.window, 64), capacity)
+        needed = max(row.count for row in self.rows) + chunk
+        room = needed + max(self.window // 2, 32)
         for name in ("recent_key", "recent_value"):
             old: Tensor = getattr(self, name)
             new = empty_like_rows(old, room)
             for number, row in enumerate(self.rows):
                 new[number, :, : row.count] = old[number, :, row.start : row.start + row.count]
             setattr(self, name, new)
-        groups = self.recent_groups.new_zeros(len(self.rows), room, self.recent_groups.shape[2])
-        for number, row in enumerate(self.rows):
-            groups[number, : row.count] = self.recent_groups[number, row.start : row.start + row.count]
+        for row in self.rows:
             row.start = 0
-        self.recent_groups = groups
 
     def _allocate(self, key: Tensor, value: Tensor, groups: Tensor) -> None:
         self.rows = [Recent() for _ in range(key.shape[0])]
         self.pool = Pool(key[0], value[0], align=self.page)
         self.recent_key, self.recent_value = empty_like_rows(key, 0), empty_like_rows(value, 0)
-        self.recent_groups = groups.new_empty(groups.shape[0], 0, groups.shape[2])
+        small = torch.int16 if self.num_groups <= torch.iinfo(torch.int16).max else torch.int32
+        self.groups = groups.new_empty(groups.shape[0], 0, groups.shape[2], dtype=small, device=key.device)
 
     def _check(self, key: Tensor, value: Tensor, groups: Tensor, padding_mask: Tensor | None) -> None:
         if key.dim() != 4 or value.dim() != 4 or value.shape[:3] != key.shape[:3]:
@@ -188,7 +275,12 @@ class KeyBuckets:
                     f"this chunk has head sizes {key.shape[3]} and {value.shape[3]}, earlier ones {self.key_size} and "
                     f"{self.value_size}"
                 )
-            if groups.shape[2] != self.recent_groups.shape[2]:
-                raise FocusError(
-                    f"this chunk lists {groups.shape[2]} groups, earlier ones {self.recent_groups.shape[2]}"
-                )
+            if groups.shape[2] != self.groups.shape[2]:
+                raise FocusError(f"this chunk lists {groups.shape[2]} groups, earlier ones {self.groups.shape[2]}")
+
+
+def _real(padding_mask: Tensor | None, number: int, device: torch.device) -> Tensor | None:
+    """The places of a row's real tokens, None for all of them."""
+    if padding_mask is None or bool(padding_mask[number].all()):
+        return None
+    return padding_mask[number].nonzero()[:, 0].to(device)

@@ -15,8 +15,11 @@ from .tiles import TileOps, attend, take
 from .tiling import Cut, band_tiles, cut, rectangle, sink_tiles, stair_tiles
 
 
-def attend_row(ops: TileOps, q: Tensor, stream: KeyBuckets, number: int, problem: Problem) -> tuple[Tensor, Tensor]:
-    """q [Hq, m, D], the real queries of one row -> out [Hq, m, D] and lse [Hq, m] in fp32 (fp64 stays)."""
+def attend_row(
+    ops: TileOps, q: Tensor, groups: Tensor, stream: KeyBuckets, number: int, problem: Problem
+) -> tuple[Tensor, Tensor]:
+    """q [Hq, m, D], the real queries of one row, which look into groups [m, k] -> out [Hq, m, D] and lse [Hq, m] in
+    fp32 (fp64 stays)."""
     row = stream.rows[number]
     recent = slice(row.start, row.start + row.count)
     keys, values = stream.recent_key[number][:, recent], stream.recent_value[number][:, recent]
@@ -41,24 +44,24 @@ def attend_row(ops: TileOps, q: Tensor, stream: KeyBuckets, number: int, problem
         sink_key, sink_value = stream.pool.key[:, first:], stream.pool.value[:, first:]
         attend(ops, tiles, far[:, start:], sink_key, sink_value, scale, out[:, start:], lse[:, start:])
 
-    lists = _lists(stream, number, problem)
+    lists = _lists(stream, number, groups, problem)
     for batch in [lists] if problem.probes_one else [[one] for one in lists]:
         if batch:
             _attend_buckets(ops, far, keys, values, stream, batch, history, scale, tokens, lse, problem)
     return out, lse
 
 
-def _lists(stream: KeyBuckets, number: int, problem: Problem) -> list[tuple[Bucket, Span]]:
+def _lists(stream: KeyBuckets, number: int, groups: Tensor, problem: Problem) -> list[tuple[Bucket, Span]]:
     """Who reads which bucket: its part among the recent keys (places there), and its part in the pool."""
     row = stream.rows[number]
     history = row.count - row.chunk
     skip = min(max(problem.sinks - row.first, 0), row.count)
     distant = max(row.count - 1 - problem.window, skip)  # recent keys before it are distant to some query
-    names, kind = stream.bucket_of(stream.recent_groups[number, row.start + skip : row.start + distant])
+    names, kind = stream.bucket_of(stream.recent_groups(number)[skip:distant])
     members = dict(zip(names, split_by_group(kind, len(names), skip), strict=True))
     nothing = kind.new_empty(0, dtype=torch.long)
     found = []
-    for name, rows in stream.readers(number).items():
+    for name, rows in stream.readers(number, groups).items():
         rows, keys = rows + history, members.get(name, nothing)
         span = stream.pool.spans.get((number, *name), Span(0, 0, 0))
         reach = torch.searchsorted(keys, rows - problem.window)

@@ -188,8 +188,11 @@ class VarlenRunner:
             else:
                 yield part
 
-    def attend_stream(self, query: Tensor, stream: KeyBuckets, problem: Problem) -> tuple[Tensor, Tensor]:
-        """The last chunk's queries [B, Hq, c, D] -> out [B, Hq, c, D] fp32 and lse [B, Hq, c]."""
+    def attend_stream(
+        self, query: Tensor, stream: KeyBuckets, problem: Problem, groups: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """The last chunk's queries [B, Hq, c, D] -> out [B, Hq, c, D] fp32 and lse [B, Hq, c]; they look into groups
+        [B, c, k], by default their own."""
         whole = query.new_zeros(query.shape, dtype=torch.float32)
         whole_lse = whole.new_full(query.shape[:3], float("-inf"))
         live = [(b, row) for b, row in enumerate(stream.rows) if row.chunk]
@@ -206,8 +209,9 @@ class VarlenRunner:
         row_counts, key_counts = [row.chunk for _, row in live], [row.count for _, row in live]
         window = Segments(None, None, row_counts, key_counts, causal=True, window=problem.window, distant=False)
         self._fold(window, q, k, v, problem, out, lse)
-        self._stream_past(q, stream, live, problem, out, lse)
-        self._stream_recent(q, k, v, stream, live, problem, out, lse)
+        looking = [stream.query_groups(b, groups) for b, _ in live]
+        self._stream_past(q, looking, stream, live, problem, out, lse)
+        self._stream_recent(q, k, v, looking, stream, live, problem, out, lse)
         start = 0
         for (b, row), place in zip(live, places, strict=True):
             part = slice(start, start + row.chunk)
@@ -219,6 +223,7 @@ class VarlenRunner:
     def _stream_past(
         self,
         q: Tensor,
+        looking: list[Tensor],
         stream: KeyBuckets,
         live: list[tuple[int, Recent]],
         problem: Problem,
@@ -228,9 +233,9 @@ class VarlenRunner:
         """Everything before the chunk's window: prefixes of the pool's lists, read in place."""
         rows, row_counts, key_starts, key_counts = [], [], [], []
         begin = 0
-        for number, row in live:
+        for (number, row), groups in zip(live, looking, strict=True):
             everyone = torch.arange(row.chunk, device=q.device)
-            readers = stream.readers(number)
+            readers = stream.readers(number, groups)
             for name in sorted(n for n in stream.pool.spans if n[0] == number):
                 span = stream.pool.spans[name]
                 seen = span.used if len(name) > 1 else min(span.used, max(row.length - row.chunk - problem.window, 0))
@@ -256,6 +261,7 @@ class VarlenRunner:
         q: Tensor,
         k: Tensor,
         v: Tensor,
+        looking: list[Tensor],
         stream: KeyBuckets,
         live: list[tuple[int, Recent]],
         problem: Problem,
@@ -266,12 +272,12 @@ class VarlenRunner:
         groups, starts, row_starts, positions = [], [], [], []
         key_begin = row_begin = 0
         for number, row in live:
-            groups.append(stream.recent_groups[number, row.start : row.start + row.count])
+            groups.append(stream.recent_groups(number))
             starts.append(key_begin)
             row_starts.append(row_begin - (row.count - row.chunk))
             positions.append(row.first)
             key_begin, row_begin = key_begin + row.count, row_begin + row.chunk
-        stretch = Stretches(groups, starts, row_starts, positions)
+        stretch = Stretches(groups, starts, row_starts, positions, looking)
         most = max(row.count for _, row in live)
         if penalty_fits(q.shape[-1], problem):
             part = triangle(stretch, problem, q.dtype, most)

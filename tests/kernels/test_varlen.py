@@ -157,6 +157,35 @@ def test_stream(kernel: tuple[str, list], chunks: list[int], name: str) -> None:
     torch.testing.assert_close(torch.cat(outs, 2).double(), want, atol=4e-3, rtol=0)
 
 
+@pytest.mark.parametrize("match", ["probe", "share"])
+def test_edited_stream(kernel: tuple[str, list], match: str) -> None:
+    """Prefilled, cropped, rows repeated, then a chunk and single tokens; at the end into all groups."""
+    case = Case(tokens=40, window=5, top_k=2, match=match, batch=2)
+    q, k, v = case.tensors(torch.float16)
+    stream = KeyBuckets(num_groups=4, window=5, sinks=4, match=match, page=256)
+    stream.prefill(k[:, :, :30], v[:, :, :30], case.ids[:, :30])
+    stream.crop([10, 10])
+    stream.select_rows([1, 0, 1])
+    want, _ = case.reference(torch.float16)
+    q, k, v, ids, want = (x[[1, 0, 1]] for x in (q, k, v, case.ids, want))
+    for start, stop in ((20, 38), (38, 39), (39, 40)):
+        part = slice(start, stop)
+        stream.append(k[:, :, part], v[:, :, part], ids[:, part])
+        got = attend_chunk(q[:, :, part], stream, backend=kernel[0])
+        torch.testing.assert_close(got.double(), want[:, :, part], atol=4e-3, rtol=0)
+    stream.crop([20, 20, 20])
+    stream.append(k[:, :, 20:], v[:, :, 20:], ids[:, 20:])
+    everything = torch.arange(4).expand(3, 20, -1)
+    got = attend_chunk(q[:, :, 20:], stream, query_groups=everything, backend=kernel[0])
+    dense = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+    torch.testing.assert_close(got, dense[:, :, 20:], atol=4e-3, rtol=0)
+    one = everything[..., 2:3]
+    got = attend_chunk(q[:, :, 20:], stream, query_groups=one, backend=kernel[0])
+    plain = attend_chunk(q[:, :, 20:], stream, query_groups=one, backend="eager")
+    torch.testing.assert_close(got, plain, atol=4e-3, rtol=0)
+    assert float((got - dense[:, :, 20:]).abs().max()) > 0.01
+
+
 def test_nothing_but_padding(kernel: tuple[str, list]) -> None:
     case = Case(tokens=12)
     q, k, v = (x.requires_grad_() for x in case.tensors(torch.float16))

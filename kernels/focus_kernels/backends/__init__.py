@@ -26,7 +26,9 @@ class Backend(Protocol):
 
     def run(self, call: Call) -> tuple[Tensor, Tensor]: ...
 
-    def attend_stream(self, query: Tensor, stream: KeyBuckets, problem: Problem) -> tuple[Tensor, Tensor]: ...
+    def attend_stream(
+        self, query: Tensor, stream: KeyBuckets, problem: Problem, groups: Tensor | None
+    ) -> tuple[Tensor, Tensor]: ...
 
 
 class BackendError(FocusError):

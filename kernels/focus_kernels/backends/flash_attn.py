@@ -14,9 +14,10 @@ from torch import Tensor
 from .. import autograd
 from ..call import Call
 from ..merge import normalise_lse
+from ..pool import PAGE
 from ..problem import Problem
 from ..segments import Segments
-from ..stream import PAGE, KeyBuckets
+from ..stream import KeyBuckets
 from ..varlen import VarlenRunner
 from .varlen_limits import offsets, pages, refuse_half_precision
 
@@ -240,5 +241,5 @@ def run(call: Call) -> tuple[Tensor, Tensor]:
     return autograd.run(_runner(_version() or 2), call)
 
 
-def attend_stream(query: Tensor, stream: KeyBuckets, problem: Problem) -> tuple[Tensor, Tensor]:
-    return _runner(_version() or 2).attend_stream(query, stream, problem)
+def attend_stream(query: Tensor, stream: KeyBuckets, problem: Problem, groups: Tensor | None) -> tuple[Tensor, Tensor]:
+    return _runner(_version() or 2).attend_stream(query, stream, problem, groups)

@@ -70,8 +70,11 @@ class TileRunner:
             slope += parts.slope
         return Gradients(found[0], found[1], found[2], slope)
 
-    def attend_stream(self, query: Tensor, stream: KeyBuckets, problem: Problem) -> tuple[Tensor, Tensor]:
-        """The last chunk's queries [B, Hq, c, D] -> out [B, Hq, c, D] in fp32 (fp64 stays) and lse [B, Hq, c]."""
+    def attend_stream(
+        self, query: Tensor, stream: KeyBuckets, problem: Problem, groups: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """The last chunk's queries [B, Hq, c, D] -> out [B, Hq, c, D] in fp32 (fp64 stays) and lse [B, Hq, c]; they
+        look into groups [B, c, k], by default their own."""
         high = torch.float64 if query.dtype == torch.float64 else torch.float32
         out = torch.zeros_like(query, dtype=high)
         lse = query.new_full(query.shape[:3], float("-inf"), dtype=high)
@@ -80,7 +83,8 @@ class TileRunner:
             if not row.chunk:
                 continue
             places = slice(None) if row.places is None else row.places
-            part, part_lse = attend_row(ops, _rows(query[number][:, places]), stream, number, problem)
+            q, looking = _rows(query[number][:, places]), stream.query_groups(number, groups)
+            part, part_lse = attend_row(ops, q, looking, stream, number, problem)
             out[number][:, places], lse[number][:, places] = part, part_lse
         return out, lse
 

@@ -11,8 +11,8 @@ from torch import Tensor
 from .. import autograd
 from ..call import Call
 from ..merge import normalise_lse
+from ..pool import PAGE
 from ..segments import Segments
-from ..stream import PAGE
 from ..varlen import VarlenRunner
 from .varlen_limits import offsets, pages, refuse_half_precision
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..call import Call
-from ..stream import PAGE
+from ..pool import PAGE
 from ..varlen import HEAD_SIZE, round_up
 
 device_types = ("cuda",)  # tests widen this to drive the code with emulated kernels

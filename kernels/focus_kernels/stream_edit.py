@@ -1,0 +1,98 @@
+"""Changing a stream as a whole: forgetting its newest tokens, choosing rows of the batch, moving it to a device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from .pool import held_size, page_of
+from .problem import FocusError
+
+if TYPE_CHECKING:
+    from .stream import KeyBuckets
+
+
+def crop(stream: KeyBuckets, counts: Sequence[int]) -> None:
+    """Forget the last counts[r] real tokens of row r, exactly."""
+    if len(counts) != len(stream.rows):
+        raise FocusError(f"crop got {len(counts)} counts for a stream of {len(stream.rows)} rows: give one per row")
+    for number, (row, count) in enumerate(zip(stream.rows, counts, strict=True)):
+        if not 0 <= count <= row.length:
+            raise FocusError(
+                f"cannot crop {count} tokens of row {number}, which has {row.length}: give 0..{row.length}"
+            )
+    stream.chunk = None
+    for number, count in enumerate(counts):
+        _crop_row(stream, number, stream.rows[number].length - count)
+
+
+def _crop_row(stream: KeyBuckets, number: int, length: int) -> None:
+    """Keep the first `length` tokens; those that are within the window again come back from their buckets' ends."""
+    row, pool = stream.rows[number], stream.pool
+    row.chunk, row.places = 0, None
+    low, first = max(length - stream.window, 0), row.first
+    if low >= first:
+        row.count, row.length = length - first, length
+    else:
+        back = min(first, length) - low  # tokens at [low, low + back) return, what follows in the pool is dropped
+        kept = max(length - first, 0)
+        ends = [(*found, pool.spans[found[0]]) for found in stream.by_bucket(number, low, first - low)]
+        sinks = range(low, min(stream.sinks, low + back))
+        for recent, far in ((stream.recent_key, pool.key), (stream.recent_value, pool.value)):
+            mine = recent[number]
+            mine[:, back : back + kept] = mine[:, row.start : row.start + kept].clone()
+            for _, index, span in ends:
+                some = int(torch.searchsorted(index, back))
+                tail = span.start + span.used - index.numel()
+                mine[:, index[:some]] = far[:, tail : tail + some]
+            if sinks:
+                start = pool.spans[(number,)].start
+                mine[:, : len(sinks)] = far[:, start + sinks.start : start + sinks.stop]
+        for _, index, span in ends:
+            span.used -= index.numel()
+        row.start, row.count, row.length = 0, length - low, length
+    if (number,) in pool.spans:
+        pool.spans[(number,)].used = min(stream.sinks, length)
+
+
+def select_rows(stream: KeyBuckets, indices: Tensor | Sequence[int]) -> None:
+    """Make the batch these rows; the identity costs nothing."""
+    chosen = [int(i) for i in (indices.tolist() if isinstance(indices, Tensor) else indices)]
+    total = len(stream.rows)
+    if chosen == list(range(total)):
+        return
+    if not chosen or not all(0 <= i < total for i in chosen):
+        raise FocusError(
+            f"cannot select rows {chosen} of a stream of {total} rows: give at least one of 0..{total - 1}"
+        )
+    places = torch.tensor(chosen, device=stream.device)
+    for name in ("recent_key", "recent_value", "groups"):
+        setattr(stream, name, getattr(stream, name).index_select(0, places))
+    sources = {(new, *name[1:]): name for new, old in enumerate(chosen) for name in stream.pool.spans if name[0] == old}
+    stream.pool.rebuild(sources)
+    stream.rows = [replace(stream.rows[i]) for i in chosen]
+
+
+def move(stream: KeyBuckets, device: torch.device) -> None:
+    """Everything to a device; where its kernels read pages, the buckets are laid out in pages from then on."""
+    if not stream.rows:
+        return
+    pool = stream.pool
+    for holder, names in ((stream, ("recent_key", "recent_value", "groups")), (pool, ("key", "value"))):
+        for name in names:
+            setattr(holder, name, getattr(holder, name).to(device))
+    for row in stream.rows:
+        row.places = None if row.places is None else row.places.to(device)
+    if stream.page < page_of(device):
+        stream.page = pool.align = page_of(device)
+        size = held_size(stream.recent_key.shape[3], stream.page)
+        for holder, names in ((stream, ("recent_key", "recent_value")), (pool, ("key", "value"))):
+            for name in names:
+                x: Tensor = getattr(holder, name)
+                setattr(holder, name, F.pad(x, (0, size - x.shape[-1])))
+        pool.rebuild({name: name for name in pool.spans})
