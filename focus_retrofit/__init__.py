@@ -1,3 +1,33 @@
 """Retrofit frozen causal language models with Focus attention."""
 
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 __version__ = "0.1.0"
+
+# imported on first use: `import focus_retrofit` costs nothing
+_HOMES = {
+    "FocusCache": "cache",
+    "FocusConfig": "config",
+    "FocusError": "config",
+    "load_adapter": "surgery",
+    "load_pretrained": "models",
+    "retrofit": "surgery",
+}
+__all__ = ["FocusCache", "FocusConfig", "FocusError", "load_adapter", "load_pretrained", "retrofit"]
+
+if TYPE_CHECKING:
+    from focus_kernels import FocusError
+
+    from .cache import FocusCache
+    from .config import FocusConfig
+    from .models import load_pretrained
+    from .surgery import load_adapter, retrofit
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(f".{_HOMES[name]}", __name__), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

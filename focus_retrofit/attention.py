@@ -1,0 +1,143 @@
+"""The attention function that transformers calls: route a layer's tokens, then attend softly, hard, or as the base."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.masking_utils import AttentionMaskInterface
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterface
+
+from focus_kernels import FocusError
+
+from .hard import attend_past, attend_whole
+from .latent import is_latent, latent_rows
+from .layer import ATTRIBUTE, Layer
+from .masks import Layout, base_mask, make_mask_function
+from .soft import soft_attention
+
+Output = tuple[Tensor, Tensor | None]
+
+
+def register(base: str) -> str:
+    """Register Focus over a base implementation ('sdpa', 'eager', ...) with transformers; returns its name there."""
+    name = "focus_" + base.replace("flash_attention_", "fa")  # "flash" in a name would be taken for that kernel
+
+    def forward(
+        module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, **kwargs: Any
+    ) -> Output:
+        layer: Layer | None = getattr(module, ATTRIBUTE, None)
+        if layer is None or layer.local:
+            return base_attention(base, module)(module, query, key, value, attention_mask, **kwargs)
+        if layer.router is None:
+            return attend_densely(base, module, query, key, value, attention_mask, **kwargs)
+        return attend(layer, base, module, query, key, value, attention_mask, **kwargs)
+
+    AttentionInterface.register(name, forward)
+    AttentionMaskInterface.register(name, make_mask_function(base))
+    return name
+
+
+def base_attention(base: str, module: nn.Module) -> Callable[..., Output]:
+    """The base implementation's function; 'eager' is each modeling file's own."""
+    if base in ALL_ATTENTION_FUNCTIONS:
+        return ALL_ATTENTION_FUNCTIONS[base]
+    return sys.modules[type(module).__module__].eager_attention_forward
+
+
+def attend_densely(
+    base: str, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **kwargs: Any
+) -> Output:
+    """As the base would, with the mask it would have been given; `mask` is ours (documents), or a finished 4D one."""
+    if mask is None or mask.dim() == 2:
+        mask = base_mask(base, query, key.shape[2], mask, module.config)
+    return base_attention(base, module)(module, query, key, value, mask, **kwargs)
+
+
+# Planning reads group counts on the host, which a compiler cannot trace: it compiles the model around this function.
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def attend(
+    layer: Layer,
+    base: str,
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    **kwargs: Any,
+) -> Output:
+    """query [B, Hq, T, D], key/value [B, Hkv, T, *] of one chunk -> ([B, T, Hq, Dv], None)."""
+    focus, router = layer.focus, layer.router
+    hidden, cache = layer.take_call()
+    assert router is not None
+    check_call(layer, query, key, attention_mask, dropout, kwargs)
+    config, dense_below, tokens = focus.config, focus.dense_below, query.shape[2]
+    documents = None if attention_mask is None else attention_mask[:, -tokens:].to(query.device)
+    layout = Layout(query.shape[0], tokens, documents, query.device)
+    logits = router.logits(hidden, None if layout.real is None else layout.real.to(hidden.device))
+    groups = router.groups(logits).to(query.device)
+    per_token = router.token_temperature(hidden)
+    options: dict[str, Any] = {
+        "scale": query.shape[3] ** -0.5 if scaling is None else scaling,
+        "temperature": router.layer_temperature(),
+        "softcap": softcap,
+        "sink_logits": s_aux,
+    }
+    if focus.mode == "soft":
+        layer.stats.note_call(logits, groups, layout, dense_below, f"soft ({config.gate} gate)")
+        out = soft_attention(
+            query, key, value, logits, layout, config, dense_below=dense_below, per_token=per_token, dropout=dropout,
+            **options,
+        )  # fmt: skip
+        return out.transpose(1, 2), None
+    options.update(temperature_scope=config.temperature_scope, backend=focus.backend)
+    if cache is not None and cache.length:
+        if config.leaks:
+            raise FocusError("balance='sinkhorn' looks at later tokens and cannot generate; use balance='potentials'")
+        out = attend_past(module, cache, query, groups, layout, config, dense_below, per_token, options, layer.stats)
+        return out.transpose(1, 2), None
+    if cache is not None:
+        chunk = cache.take_chunk()
+        cache.commit(*(latent_rows(chunk) if is_latent(module) else chunk), groups, layout.real, attended=True)
+    if tokens <= dense_below:
+        layer.stats.note_call(logits, groups, layout, dense_below, f"dense ({base})")
+        kwargs.update(scaling=scaling, dropout=dropout, softcap=softcap, s_aux=s_aux)
+        given = {name: value for name, value in kwargs.items() if value is not None}
+        return attend_densely(base, module, query, key, value, attention_mask, **given)
+    layer.stats.note_call(logits, groups, layout, dense_below, f"hard ({focus.backend})")
+    out = attend_whole(query, key, value, groups, layout, config, dense_below, per_token, options)
+    return out.transpose(1, 2), None
+
+
+def check_call(
+    layer: Layer, query: Tensor, key: Tensor, attention_mask: Tensor | None, dropout: float, others: dict[str, Any]
+) -> None:
+    """What Focus cannot honour is refused, never ignored."""
+    where = f"layer {layer.index}: "
+    if key.shape[2] != query.shape[2]:
+        way = (
+            "soft mode keeps no cache, pass use_cache=False" if layer.focus.mode == "soft" else "pass FocusCache(model)"
+        )
+        raise FocusError(f"{where}{query.shape[2]} queries meet {key.shape[2]} keys whose groups are not known: {way}")
+    if attention_mask is not None and attention_mask.dim() != 2:
+        raise FocusError(
+            f"{where}a finished mask {list(attention_mask.shape)} cannot be routed: pass attention_mask [batch, "
+            "tokens], or position_ids that restart with each packed document"
+        )
+    for name in ("position_bias", "head_mask", "sliding_window"):
+        if others.get(name) is not None:
+            raise FocusError(f"{where}{name} is not known to Focus attention; leave this layer out of `layers`")
+    if others.get("is_causal") is False:
+        raise FocusError(f"{where}is_causal=False: Focus attention is causal")
+    if dropout and layer.focus.mode == "hard":
+        raise FocusError(
+            f"{where}attention dropout {dropout} is not known to FlashAttention's merged calls; set the model's "
+            "attention dropout to 0, or call model.eval()"
+        )

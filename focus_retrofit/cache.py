@@ -1,0 +1,175 @@
+"""The cache of a retrofitted model: transformers' layers, with keys and values in buckets, one per group."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
+
+from focus_kernels import FocusError, KeyBuckets
+
+from .config import FocusConfig
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+class FocusLayer(DynamicLayer):
+    """One layer's keys and values: the sinks, the window, and a bucket per group; each row is stored once.
+
+    `update` hands a chunk on to the attention function, which knows its groups and commits it (`commit`).
+    """
+
+    def __init__(self, config: FocusConfig):
+        super().__init__()
+        self.config = config
+        self.reset()
+
+    def reset(self) -> None:
+        """As new."""
+        super().reset()
+        self.buckets = KeyBuckets(
+            num_groups=self.config.num_groups,
+            window=self.config.window,
+            sinks=self.config.sinks,
+            match=self.config.match,
+        )
+        self.expected = False  # a Focus attention function is going to take the next chunk
+        self.chunk: tuple[Tensor, Tensor] | None = None  # updated, not yet committed
+        self.columns: Tensor | None = None  # [B, T] true at real tokens, once there was padding
+        self.length = 0  # committed tokens, padding included
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        self.dtype, self.device = key_states.dtype, key_states.device
+        self.is_initialized = True
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        """Take a chunk in; returns the chunk alone: what came before stays in its buckets."""
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        if not self.expected:
+            raise FocusError(
+                "this cache was made by Focus attention and is now used without it (inside disabled(), in soft mode, "
+                "or after unload()): start a new cache there"
+            )
+        self.expected, self.chunk = False, (key_states, value_states)
+        return key_states, value_states
+
+    def take_chunk(self) -> tuple[Tensor, Tensor]:
+        if self.chunk is None:
+            raise FocusError("the attention module did not update its cache before attending")
+        chunk, self.chunk = self.chunk, None
+        return chunk
+
+    def commit(self, key: Tensor, value: Tensor, groups: Tensor, real: Tensor | None, attended: bool) -> None:
+        """Store the chunk with its groups [B, c, k]; `attended`: its own queries were served, they will not ask."""
+        self.prefetch()
+        if real is not None or self.columns is not None:
+            new = torch.ones(groups.shape[:2], dtype=torch.bool, device="cpu") if real is None else real.cpu()
+            old = torch.ones(len(new), self.length, dtype=torch.bool) if self.columns is None else self.columns
+            self.columns = torch.cat([old, new], 1)
+        (self.buckets.prefill if attended else self.buckets.append)(key, value, groups, real)
+        self.length += groups.shape[1]
+
+    def get_seq_length(self) -> int:
+        return self.length + (0 if self.chunk is None else self.chunk[0].shape[-2])
+
+    @property
+    def batch_size(self) -> int:
+        return len(self.buckets.rows)
+
+    def memory(self) -> int:
+        """Bytes held."""
+        return self.buckets.memory() + (0 if self.columns is None else self.columns.numel())
+
+    def crop(self, tokens_to_remove: int) -> None:
+        """Forget the last tokens, given as a negative number of them."""
+        if tokens_to_remove > 0:
+            raise ValueError(f"crop({tokens_to_remove}): give the number of tokens to remove as a negative number")
+        count = -tokens_to_remove
+        if not count or not self.length:
+            return
+        if count > self.length:
+            raise FocusError(f"crop({tokens_to_remove}): the cache holds {self.length} tokens")
+        self.prefetch()
+        counts: Sequence[int] = [count] * self.batch_size
+        if self.columns is not None:
+            counts = self.columns[:, self.length - count :].sum(1).tolist()
+            self.columns = self.columns[:, : self.length - count]
+        self.buckets.crop(counts)
+        self.length -= count
+
+    def _select(self, rows: Tensor) -> None:
+        if self.length:
+            self.prefetch()
+            self.buckets.select_rows(rows.cpu())
+            if self.columns is not None:
+                self.columns = self.columns[rows.cpu()]
+
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        self._select(beam_idx)
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        self._select(torch.arange(self.batch_size).repeat_interleave(repeats))
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        self._select(torch.arange(self.batch_size)[indices.cpu()])
+
+    def offload(self) -> None:
+        if self.length:
+            self.buckets.to(torch.device("cpu"))
+
+    def prefetch(self) -> None:
+        if self.length and self.buckets.device != self.device:
+            self.buckets.to(self.device)
+
+
+class FocusCache(DynamicCache):
+    """A cache for a retrofitted model; `generate` and the model itself make one when none is given."""
+
+    def __init__(self, model: PreTrainedModel, **kwargs: Any):
+        """`model`: retrofitted. Options as of transformers' DynamicCache (offloading)."""
+        focus = getattr(model, "focus", None)
+        if focus is None:
+            raise FocusError("FocusCache needs a retrofitted model: call retrofit(model, config) first")
+        super().__init__(config=model.config, **kwargs)
+        for index in focus.layer_indices:
+            adopt(self, index, focus.config)
+
+    def memory(self) -> int:
+        """Bytes held by all layers."""
+        total = 0
+        for layer in self.layers:
+            if isinstance(layer, FocusLayer):
+                total += layer.memory()
+            else:
+                held = (getattr(layer, name, None) for name in ("keys", "values"))
+                total += sum(x.numel() * x.element_size() for x in held if x is not None)
+        return total
+
+
+def adopt(cache: Cache, index: int, config: FocusConfig) -> FocusLayer:
+    """The Focus layer of a cache, put in place of an empty plain one; other kinds are refused."""
+    while cache.layer_class_to_replicate is not None and len(cache.layers) <= index:
+        cache.layers.append(cache.layer_class_to_replicate())
+    if index >= len(cache.layers):
+        raise FocusError(f"the cache has {len(cache.layers)} layers, the model wants layer {index}")
+    layer = cache.layers[index]
+    if isinstance(layer, FocusLayer):
+        return layer
+    if type(layer) is not DynamicLayer:
+        raise FocusError(
+            f"layer {index} of the cache is a {type(layer).__name__}, which cannot hold groups: let generate make its "
+            "default cache (cache_implementation=None or 'offloaded'), or pass FocusCache(model)"
+        )
+    if layer.get_seq_length():
+        raise FocusError(
+            f"layer {index} of the cache holds {layer.get_seq_length()} tokens without groups (it was filled without "
+            "Focus, or in soft mode): start from an empty cache"
+        )
+    adopted = FocusLayer(config)
+    cache.layers[index] = adopted
+    return adopted

@@ -1,0 +1,194 @@
+"""`model.focus`: the adapter's tensors, its switches, and what it did."""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from weakref import ref
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from focus_kernels import FocusError
+
+from .adjunct import Adjunct
+from .cache import FocusCache
+from .config import FocusConfig
+from .layer import ATTRIBUTE, Layer
+from .router import Router
+from .stats import Report, describe
+
+MODES = ("hard", "soft")
+
+
+class Focus(Adjunct):
+    """Controls the Focus attention of one model; made by `retrofit`."""
+
+    def __init__(self, model: PreTrainedModel, config: FocusConfig, backend: str, dense_below: int):
+        super().__init__()
+        self.config, self.backend, self.dense_below = config, backend, dense_below
+        self.enabled = True
+        self.routers = nn.ModuleDict()
+        self._mode = "hard"
+        self._model = ref(model)
+        self._layers: list[Layer] = []
+        self._trained: set[str] = set()  # base parameters that had a gradient before
+        self._names = ("", "")  # attention implementations: the base's, and ours over it
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Focus:
+        """As part of its model: the copy controls the copied model."""
+        model = self.model
+        if id(model) not in memo:
+            raise FocusError("model.focus cannot be copied by itself: copy the model")
+        copied = memo[id(self)] = type(self).__new__(type(self))
+        state = {name: value for name, value in vars(self).items() if name != "_model"}
+        vars(copied).update(copy.deepcopy(state, memo))
+        copied._model = ref(memo[id(model)])
+        return copied
+
+    @property
+    def model(self) -> PreTrainedModel:
+        model = self._model()
+        if model is None:
+            raise FocusError("the model of this controller is gone: it was deleted, or unloaded")
+        return model
+
+    @property
+    def mode(self) -> str:
+        """'hard': routing as served. 'soft': the dense training gate, differentiable in the routers."""
+        return self._mode
+
+    @mode.setter
+    def mode(self, value: str) -> None:
+        if value not in MODES:
+            raise FocusError(f"mode is {value!r}; choose one of {', '.join(map(repr, MODES))}")
+        self._mode = value
+
+    @property
+    def layer_indices(self) -> list[int]:
+        """The layers that Focus took; the others are as they were."""
+        return [layer.index for layer in self._layers if layer.router is not None]
+
+    def router(self, index: int) -> Router:
+        """The router of a layer, by the layer's number."""
+        if index not in self.layer_indices:
+            raise FocusError(f"layer {index} is not retrofitted; these are: {self.layer_indices}")
+        router = self.routers[str(index)]
+        assert isinstance(router, Router)
+        return router
+
+    def trainable_parameters(self) -> list[nn.Parameter]:
+        """All that training changes: projections, centroids, and temperatures where they are learned."""
+        return list(self.routers.parameters())
+
+    def num_parameters(self) -> int:
+        """How many numbers `trainable_parameters` holds."""
+        return sum(p.numel() for p in self.trainable_parameters())
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Every tensor of the adapter by name, 'layers.<number>.<name>': what is saved."""
+        names = {**dict(self.routers.named_parameters()), **dict(self.routers.named_buffers())}
+        return {f"layers.{name}": tensor.detach() for name, tensor in sorted(names.items())}
+
+    def load_tensors(self, tensors: Mapping[str, Tensor]) -> None:
+        """Put tensors of `tensors()` in place; names and shapes must be the same."""
+        own = self.tensors()
+        wrong = [f"{name} is missing" for name in own if name not in tensors]
+        wrong += [f"{name} is not part of this model" for name in tensors if name not in own]
+        wrong += [
+            f"{name} is {list(tensors[name].shape)}, the model wants {list(tensor.shape)}"
+            for name, tensor in own.items()
+            if name in tensors and tensors[name].shape != tensor.shape
+        ]
+        if wrong:
+            raise FocusError("the adapter does not fit the model: " + "; ".join(wrong))
+        with torch.no_grad():
+            for name, tensor in own.items():
+                tensor.copy_(tensors[name])
+
+    @contextmanager
+    def disabled(self) -> Iterator[None]:
+        """The base model, bit for bit, inside the `with`."""
+        before = self.enabled
+        self._switch(False)
+        try:
+            yield
+        finally:
+            self._switch(before)
+
+    def _switch(self, enabled: bool) -> None:
+        self.enabled = enabled
+        self.model.set_attn_implementation(self._names[enabled])
+
+    def unload(self) -> PreTrainedModel:
+        """Take Focus out: no hook, no attribute, no frozen flag is left. Returns the model as it was."""
+        model = self.model
+        self._switch(False)
+        for module in model.modules():
+            layer = vars(module).pop(ATTRIBUTE, None)
+            if layer is not None and layer.hook is not None:
+                layer.hook.remove()
+        for name, parameter in model.named_parameters():
+            if name in self._trained:
+                parameter.requires_grad_(True)
+        del model.focus
+        return model
+
+    def new_cache(self, **kwargs: Any) -> FocusCache:
+        """An empty cache; options as of transformers' DynamicCache."""
+        return FocusCache(self.model, **kwargs)
+
+    def report(self) -> Report:
+        """Per layer: how it was routed in the last forward pass, and the share of pairs really computed."""
+        lines = []
+        for layer in self._layers:
+            if layer.router is None:
+                layer.stats.routing = "own window" if layer.local else "dense (not selected)"
+                temperature = None
+            else:
+                value = layer.router.layer_temperature()
+                temperature = None if value is None else float(value)
+            lines.append(describe(layer.index, layer.stats, self.config, temperature))
+        return Report(self.mode, self.enabled, self.dense_below, lines)
+
+    def save_pretrained(self, directory: str | os.PathLike[str], results: Mapping[str, Any] | None = None) -> Path:
+        """Write the adapter (config, tensors, card) to a directory, all or nothing; `results` go on the card."""
+        from .adapter import save_adapter
+
+        return save_adapter(self.model, directory, results)
+
+    def push_to_hub(
+        self, repo_id: str, *, private: bool | None = None, results: Mapping[str, Any] | None = None
+    ) -> str:
+        """Upload the adapter to the Hugging Face hub; returns its address."""
+        from .hub import upload
+
+        return upload(self.model, repo_id, private=private, results=results)
+
+    def extra_repr(self) -> str:
+        config = self.config
+        return (
+            f"mode={self.mode!r}, K={config.num_groups}, k={config.top_k}, match={config.match!r}, "
+            f"window={config.window}, sinks={config.sinks}, layers={len(self.layer_indices)}, "
+            f"parameters={self.num_parameters()}"
+        )
+
+    def attach(self, layer: Layer, module: nn.Module) -> None:
+        """Put a layer beside its attention module, hooked if it has a router."""
+        self._layers.append(layer)
+        setattr(module, ATTRIBUTE, layer)
+        if layer.router is not None:
+            self.routers[str(layer.index)] = layer.router
+            layer.hook = module.register_forward_pre_hook(layer.before, with_kwargs=True)
+
+    def freeze(self) -> None:
+        """No base parameter trains any more."""
+        for name, parameter in self.model.named_parameters():
+            if parameter.requires_grad:
+                self._trained.add(name)
+                parameter.requires_grad_(False)

@@ -1,0 +1,100 @@
+"""Hard routing: what is served. A whole sequence by `focus_attention`, a chunk after a past from its cache."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from focus_kernels import KeyBuckets, attend_chunk, focus_attention
+
+from .cache import FocusLayer
+from .config import FocusConfig
+from .latent import expand_output, is_latent, latent_query, latent_rows
+from .masks import Layout
+from .stats import Stats
+
+
+def attend_whole(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    groups: Tensor,
+    layout: Layout,
+    config: FocusConfig,
+    dense_below: int,
+    per_token: Tensor | None,
+    options: dict[str, Any],
+) -> Tensor:
+    """query [B, Hq, T, D], key/value [B, Hkv, T, *], groups [B, T, k] -> [B, Hq, T, Dv]."""
+    shape: dict[str, Any] = {"window": config.window, "sinks": config.sinks, "sequence_ids": layout.sequence_ids}
+    out: Any = focus_attention(
+        cooled(query, per_token),
+        key,
+        value,
+        groups,
+        num_groups=config.num_groups,
+        match=config.match,
+        padding_mask=layout.real,
+        **shape,
+        **options,
+    )
+    if not dense_below:
+        return out
+    positions = layout.positions()
+    early = (positions >= 0) & (positions < dense_below)
+    plain = {**options, "temperature": None}
+    dense: Any = focus_attention(
+        query, key, value, torch.zeros_like(groups[..., :1]), num_groups=1, padding_mask=early, **shape, **plain
+    )
+    return torch.where(early[:, None, :, None], dense, out)
+
+
+def attend_past(
+    module: nn.Module,
+    cache: FocusLayer,
+    query: Tensor,
+    groups: Tensor,
+    layout: Layout,
+    config: FocusConfig,
+    dense_below: int,
+    per_token: Tensor | None,
+    options: dict[str, Any],
+    stats: Stats,
+) -> Tensor:
+    """The queries [B, Hq, c, D] of a chunk against the cache, into which it goes first -> [B, Hq, c, Dv]."""
+    chunk, latent = cache.take_chunk(), is_latent(module)
+    past = torch.tensor(cache.buckets.lengths, device=query.device)[:, None]
+    cache.commit(*(latent_rows(chunk) if latent else chunk), groups, layout.real, attended=False)
+    if latent:
+        query = latent_query(module, query)
+    early = (past + layout.positions() < dense_below) if dense_below else None  # [B, c]
+    out: Any = None
+    if early is None or not bool(early.all()):
+        out = attend_chunk(cooled(query, per_token), cache.buckets, **options)
+        if query.shape[2] == 1:
+            note_reading(stats, cache.buckets, groups)
+    if early is not None and bool(early.any()):
+        everywhere = torch.arange(config.num_groups, device=query.device).expand(*groups.shape[:2], -1)
+        plain = {**options, "temperature": None}
+        dense: Any = attend_chunk(query, cache.buckets, query_groups=everywhere, **plain)
+        out = dense if out is None else torch.where(early[:, None, :, None], dense, out)
+    return expand_output(module, out) if latent else out
+
+
+def cooled(query: Tensor, per_token: Tensor | None) -> Tensor:
+    """query [B, H, T, D] over each token's own temperature [B, T]."""
+    return query if per_token is None else query / per_token[:, None, :, None].to(query.device, query.dtype)
+
+
+def note_reading(stats: Stats, buckets: KeyBuckets, groups: Tensor) -> None:
+    """How many keys a decoding step read, of how many there are."""
+    spans, sets = buckets.pool.spans, buckets.match == "share" and groups.shape[2] > 1
+    for number, (row, looked) in enumerate(zip(buckets.rows, groups[:, -1].tolist(), strict=True)):
+        read = row.count + min(buckets.sinks, row.first)
+        if sets:
+            far = [s for name, s in spans.items() if name[0] == number and not set(looked).isdisjoint(name[1:])]
+        else:
+            far = [spans[number, group] for group in looked if (number, group) in spans]
+        stats.note_decoding(read + sum(span.used for span in far), row.length)

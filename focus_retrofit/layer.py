@@ -1,0 +1,62 @@
+"""What a retrofitted model remembers of each attention layer between its call and its attention function."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+from transformers.cache_utils import Cache, EncoderDecoderCache
+
+from focus_kernels import FocusError
+
+from .cache import FocusLayer, adopt
+from .router import Router
+from .stats import Stats
+
+if TYPE_CHECKING:
+    from .controller import Focus
+
+ATTRIBUTE = "_focus_layer"  # where an attention module keeps its Layer
+CACHE_NAMES = ("past_key_values", "layer_past", "past_key_value")
+
+
+@dataclass
+class Layer:
+    """One attention module. Without a router it stays as it was: dense, or (`local`) with a mask of its own."""
+
+    index: int
+    focus: Focus
+    router: Router | None = None
+    local: bool = False
+    hidden: Tensor | None = None  # this call's input, [B, T, d]
+    cache: FocusLayer | None = None  # this call's cache, if it has one
+    hook: RemovableHandle | None = None
+    stats: Stats = field(default_factory=Stats)
+
+    def before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Forward pre-hook of the attention module: keep its input, and let its cache hold groups."""
+        if self.router is None or not self.focus.enabled:
+            return
+        self.hidden = kwargs["hidden_states"] if "hidden_states" in kwargs else args[0]
+        cache = next((kwargs[name] for name in CACHE_NAMES if kwargs.get(name) is not None), None)
+        if cache is None:
+            cache = next((x for x in args if isinstance(x, Cache)), None)
+        if isinstance(cache, EncoderDecoderCache):
+            cache = cache.self_attention_cache
+        self.cache = None
+        if cache is not None and self.focus.mode == "hard":
+            self.cache = adopt(cache, self.index, self.focus.config)
+            self.cache.expected = True
+
+    def take_call(self) -> tuple[Tensor, FocusLayer | None]:
+        """What `before` kept of this call: the hidden states, and the cache."""
+        hidden, cache = self.hidden, self.cache
+        self.hidden = self.cache = None
+        if hidden is None:
+            raise FocusError(
+                f"layer {self.index}: the attention function was called without its module, so there is no hidden "
+                "state to route by; call the model or its modules"
+            )
+        return hidden, cache

@@ -1,0 +1,61 @@
+"""What is learned in a layer: a projection, the centroids, their potentials, and a temperature."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from .adjunct import Adjunct
+from .balance import sinkhorn
+from .config import FocusConfig
+
+
+class Router(Adjunct):
+    """Scores tokens against a layer's centroids, in fp32 whatever the model computes in."""
+
+    def __init__(self, hidden_size: int, config: FocusConfig, generator: torch.Generator | None = None):
+        super().__init__()
+        self.config = config
+        projection = torch.randn(hidden_size, config.group_dim, generator=generator) * hidden_size**-0.5
+        centroids = torch.randn(config.num_groups, config.group_dim, generator=generator) * config.group_dim**-0.5
+        self.projection = nn.Parameter(projection)  # [d, d_g]
+        self.centroids = nn.Parameter(centroids)  # [K, d_g]
+        self.register_buffer("potentials", torch.zeros(config.num_groups))
+        if config.temperature == "learned":
+            self.temperature = nn.Parameter(torch.ones(()))
+        elif config.temperature == "input":
+            self.temperature = nn.Parameter(torch.zeros(hidden_size))
+
+    potentials: Tensor
+
+    def logits(self, hidden: Tensor, real: Tensor | None = None) -> Tensor:
+        """hidden [B, T, d] -> balanced group scores [B, T, K]; `real` [B, T] marks what is not padding.
+
+        Their softmax is the soft assignment, their k largest are the token's groups.
+        """
+        with torch.autocast(hidden.device.type, enabled=False):
+            projected = hidden.to(self.projection.device, torch.float32) @ self.projection.float()
+            scores = projected @ self.centroids.float().T / self.config.tau
+        if self.config.balance == "sinkhorn":
+            return sinkhorn(scores, self.config.sinkhorn_rounds, real)
+        return scores + self.potentials if self.config.balance == "potentials" else scores
+
+    def groups(self, logits: Tensor) -> Tensor:
+        """logits [B, T, K] -> the k best groups of each token [B, T, k], best first."""
+        return logits.detach().topk(self.config.top_k, dim=-1).indices
+
+    def layer_temperature(self) -> float | Tensor | None:
+        """The layer's temperature, clipped; None is exactly 1. For 'input' see `token_temperature`."""
+        config = self.config
+        if config.temperature == "learned":
+            return self.temperature.float().clamp(config.temperature_min, config.temperature_max)
+        return config.temperature if isinstance(config.temperature, int | float) else None
+
+    def token_temperature(self, hidden: Tensor) -> Tensor | None:
+        """[B, T], for temperature='input': 1 + h·w, clipped; of each token by itself, so that nothing leaks."""
+        config = self.config
+        if config.temperature != "input":
+            return None
+        with torch.autocast(hidden.device.type, enabled=False):
+            shift = hidden.to(self.temperature.device, torch.float32) @ self.temperature.float()
+        return (1 + shift).clamp(config.temperature_min, config.temperature_max)

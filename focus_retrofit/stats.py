@@ -1,0 +1,122 @@
+"""What a layer did in the last whole-sequence call and in the decoding after it, for `model.focus.report()`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from focus_kernels.plan import visible_pairs
+from focus_kernels.problem import Problem
+
+from .config import FocusConfig
+from .masks import Layout
+
+
+@dataclass
+class Stats:
+    """Kept as cheaply as it comes; counted only when somebody asks."""
+
+    groups: Tensor | None = None  # [B, T, k] of the last whole-sequence call
+    layout: Layout | None = None
+    confidence: Tensor | None = None  # mean of the largest soft assignment
+    dense_below: int = 0
+    routing: str = "not run yet"
+    read: int = 0  # keys read by decoding since, and keys there were
+    there: int = 0
+
+    def note_call(self, logits: Tensor, groups: Tensor, layout: Layout, dense_below: int, routing: str) -> None:
+        best = logits.detach().softmax(-1).amax(-1)
+        if layout.real is not None:
+            best = best[layout.real.to(best.device)]
+        self.groups, self.layout, self.confidence = groups, layout, best.mean()
+        self.dense_below, self.routing, self.read, self.there = dense_below, routing, 0, 0
+
+    def note_decoding(self, read: int, there: int) -> None:
+        self.read, self.there = self.read + read, self.there + there
+
+
+@dataclass(frozen=True)
+class LayerReport:
+    """One line of a report; `density` is the share of causal pairs that was computed."""
+
+    layer: int
+    routing: str
+    density: float | None = None
+    decode_density: float | None = None
+    shares: list[float] = field(default_factory=list)
+    confidence: float | None = None
+    temperature: float | None = None
+
+
+@dataclass(frozen=True)
+class Report:
+    """What the layers of a model did, as a table (`print`) or as plain data (`to_dict`)."""
+
+    mode: str
+    enabled: bool
+    dense_below: int
+    layers: list[LayerReport]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**vars(self), "layers": [vars(layer) for layer in self.layers]}
+
+    def __str__(self) -> str:
+        state = "enabled" if self.enabled else "disabled"
+        lines = [
+            f"Focus {state}, mode {self.mode}, dense below position {self.dense_below}",
+            f"{'layer':>5}  {'routing':<24} {'density':>8} {'decoding':>8} {'confid.':>8} {'largest':>8}  group shares",
+        ]
+        for x in self.layers:
+            shares = " ".join(f"{100 * share:3.0f}" for share in x.shares)
+            largest = max(x.shares) if x.shares else None
+            numbers = "".join(f" {_percent(n):>8}" for n in (x.density, x.decode_density, x.confidence, largest))
+            lines.append(f"{x.layer:>5}  {x.routing:<24}{numbers}  {shares}".rstrip())
+        return "\n".join(lines)
+
+
+def _percent(number: float | None) -> str:
+    return "-" if number is None else f"{100 * number:.1f}%"
+
+
+def describe(layer: int, stats: Stats, config: FocusConfig, temperature: float | None) -> LayerReport:
+    """Count what the last call left behind."""
+    if stats.groups is None or stats.layout is None or stats.confidence is None:
+        return LayerReport(layer, stats.routing, temperature=temperature)
+    visible = causal = 0
+    documents = stats.layout.documents
+    for number, row in enumerate(stats.groups):
+        if documents is None:
+            parts = [row]
+        else:
+            ids = documents[number].to(row.device)
+            parts = [row[ids == x] for x in ids.unique().tolist() if x >= 0]
+        for part in parts:
+            seen, there = count_pairs(part, config, stats.dense_below)
+            visible, causal = visible + seen, causal + there
+    first = stats.groups[..., 0]
+    if stats.layout.real is not None:
+        first = first[stats.layout.real.to(first.device)]
+    counts = torch.bincount(first.flatten(), minlength=config.num_groups)
+    return LayerReport(
+        layer,
+        stats.routing,
+        visible / max(causal, 1),
+        stats.read / stats.there if stats.there else None,
+        (counts / counts.sum().clamp_min(1)).tolist(),
+        float(stats.confidence),
+        temperature,
+    )
+
+
+def count_pairs(groups: Tensor, config: FocusConfig, dense_below: int = 0) -> tuple[int, int]:
+    """(visible, causal) pairs per head of one document with groups [T, k]."""
+    tokens, k = groups.shape
+    problem = Problem(config.num_groups, k, config.window, config.sinks, config.match, 1.0, None, "distant", None, None)
+    dense = min(dense_below, tokens)
+    visible = visible_pairs(groups, problem)
+    if dense:
+        visible += dense * (dense + 1) // 2 - visible_pairs(groups[:dense], problem)
+    return visible, tokens * (tokens + 1) // 2
