@@ -40,20 +40,19 @@ class Pool:
     A list that outgrows its room moves the pool: each list then gets a part of its length to spare.
     """
 
-    def __init__(self, key: Tensor, value: Tensor, align: int):
-        """Takes heads, sizes, dtype and device from [H, *, D] examples."""
+    def __init__(self, example: Tensor, align: int):
+        """Takes heads, size, dtype and device from an example [H, *, D]."""
         self.align = align
-        self.key = key.new_empty(key.shape[0], 0, key.shape[2])
-        self.value = value.new_empty(value.shape[0], 0, value.shape[2])
+        self.data = example.new_empty(2, example.shape[0], 0, example.shape[2])  # keys and values, [2, H, rows, D]
         self.spans: dict[Name, Span] = {}
 
-    def append(self, name: Name, key: Tensor, value: Tensor) -> None:
-        """Add rows [H, m, D] to the end of a list, which must have room for them (see `reserve`)."""
-        span = self.spans[name]
-        end = span.start + span.used
-        self.key[:, end : end + key.shape[1]] = key
-        self.value[:, end : end + key.shape[1]] = value
-        span.used += key.shape[1]
+    @property
+    def key(self) -> Tensor:
+        return self.data[0]
+
+    @property
+    def value(self) -> Tensor:
+        return self.data[1]
 
     def gather(self, moves: list[Move]) -> None:
         """Carry out all moves, in their order: each row is copied once, straight to its place."""
@@ -63,9 +62,9 @@ class Pool:
         self.reserve(more)
         for name, key, value, index in moves:
             span = self.spans[name]
-            end = span.start + span.used
-            take(key, index, self.key[:, end : end + index.numel()])
-            take(value, index, self.value[:, end : end + index.numel()])
+            new_key, new_value = self.data.narrow(2, span.start + span.used, index.numel())
+            take(key, index, new_key)
+            take(value, index, new_value)
             span.used += index.numel()
 
     def reserve(self, more: dict[Name, int]) -> None:
@@ -85,26 +84,17 @@ class Pool:
             room = -(-(needed + max(needed // SLACK, LEAST)) // self.align) * self.align
             spans[name] = Span(start, used, room)
             start += room
-        self.key, self.value = (self._moved(x, sources, spans, start) for x in (self.key, self.value))
-        self.spans = spans
-
-    def _moved(self, old: Tensor, sources: dict[Name, Name], spans: dict[Name, Span], rows: int) -> Tensor:
-        new = old.new_empty(old.shape[0], rows, old.shape[2])
+        data = self.data.new_empty(2, self.data.shape[1], start, self.data.shape[3])
         if self.align > 1:
-            new.zero_()  # a paged kernel reads whole pages: what it masks must be finite
+            data.zero_()  # a paged kernel reads whole pages: what it masks must be finite
         for name, span in spans.items():
             before = self.spans[sources[name]]
-            new[:, span.start : span.start + span.used] = old[:, before.start : before.start + before.used]
-        return new
+            data.narrow(2, span.start, span.used).copy_(self.data.narrow(2, before.start, span.used))
+        self.data, self.spans = data, spans
 
     def memory(self) -> int:
         """Bytes held."""
-        return sum(x.numel() * x.element_size() for x in (self.key, self.value))
-
-
-def empty_like_rows(x: Tensor, rows: int) -> Tensor:
-    """[B, H, rows, D] of the same kind as x [B, H, *, D]."""
-    return torch.empty(x.shape[0], x.shape[1], rows, x.shape[3], dtype=x.dtype, device=x.device)
+        return self.data.numel() * self.data.element_size()
 
 
 def page_of(device: torch.device) -> int:

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from . import stream_edit
+from . import decode, stream_edit
 from .plan import multi_hot, split_by_group
-from .pool import Move, Name, Pool, empty_like_rows, held_size, page_of
+from .pool import Move, Name, Pool, held_size, page_of
 from .problem import MATCHES, FocusError, check_groups
 
 
@@ -28,6 +28,7 @@ class Recent:
     length: int = 0  # tokens ever seen
     chunk: int = 0  # real tokens of the last chunk
     places: Tensor | None = None  # where they stood in the chunk, if some of it was padding
+    listed: list[int] | None = None  # groups of a chunk of one, where they are known without asking a tensor
 
     @property
     def first(self) -> int:
@@ -37,8 +38,7 @@ class Recent:
 class KeyBuckets:
     """Keys and values of a batch of streams (one per row), held for sparse reading. For inference: no gradients."""
 
-    recent_key: Tensor  # [B, Hkv, room, D], the newest tokens in position order
-    recent_value: Tensor
+    recent: Tensor  # [2, B, Hkv, room, D], keys and values of the newest tokens in position order, after a margin
     groups: Tensor  # [B, room, k], of every token, by position
     pool: Pool  # the sinks of a row under the name (row,), everything older under (row, *bucket)
     key_size: int
@@ -63,29 +63,38 @@ class KeyBuckets:
         return [row.length for row in self.rows]
 
     @property
+    def recent_key(self) -> Tensor:
+        return self.recent[0]
+
+    @property
+    def recent_value(self) -> Tensor:
+        return self.recent[1]
+
+    @property
     def device(self) -> torch.device | None:
         """Where the keys are; None while the stream is empty."""
-        return self.recent_key.device if self.rows else None
+        return self.recent.device if self.rows else None
 
     def memory(self) -> int:
         """Bytes held: keys, values and groups, with the room kept for more."""
         if not self.rows:
             return 0
-        held = (self.recent_key, self.recent_value, self.groups)
-        return self.pool.memory() + sum(x.numel() * x.element_size() for x in held)
+        return self.pool.memory() + sum(x.numel() * x.element_size() for x in (self.recent, self.groups))
 
     def append(self, key: Tensor, value: Tensor, groups: Tensor, padding_mask: Tensor | None = None) -> None:
         """Take in a chunk: key [B, Hkv, c, D], value [B, Hkv, c, Dv], groups [B, c, k]; mask [B, c] as in prefill."""
+        if self.rows and decode.append_token(self, key, value, groups, padding_mask):
+            return
         key, value = self._admit(key, value, groups, padding_mask)
         self._evict()
         self.chunk = key.shape[2]
-        self._make_room(self.chunk)
+        self.make_room(self.chunk)
         moves: list[Move] = []
         for number, row in enumerate(self.rows):
             row.places = _real(padding_mask, number, key.device)
             places = slice(None) if row.places is None else row.places
             new_key, new_value = key[number][:, places], value[number][:, places]
-            row.chunk = self._note_groups(number, groups[number][places])
+            row.chunk, row.listed = self.note_groups(number, groups[number][places]), None
             moves += self._sink_moves(number, new_key, new_value)
             self._add_recent(number, new_key, new_value)
         self.pool.gather(moves)
@@ -104,7 +113,7 @@ class KeyBuckets:
         for number, row in enumerate(self.rows):
             places = _real(padding_mask, number, key.device)
             new_key, new_value = key[number], value[number]
-            count = self._note_groups(number, groups[number][slice(None) if places is None else places])
+            count = self.note_groups(number, groups[number][slice(None) if places is None else places])
             if places is None:
                 places = torch.arange(count, device=key.device)
             moves += self._sink_moves(number, new_key, new_value, places)
@@ -118,7 +127,7 @@ class KeyBuckets:
             row.chunk, row.places = 0, None
             stay.append((new_key[:, places[through:]], new_value[:, places[through:]]))
         self.pool.gather(moves)
-        self._make_room(max(new_key.shape[1] for new_key, _ in stay))
+        self.make_room(max(new_key.shape[1] for new_key, _ in stay))
         for number, (new_key, new_value) in enumerate(stay):
             self._add_recent(number, new_key, new_value)
 
@@ -141,6 +150,17 @@ class KeyBuckets:
             return [(group,) for group in range(self.num_groups)], groups[:, 0]
         sets, kind = torch.unique(groups.sort(1).values, dim=0, return_inverse=True)
         return [tuple(s) for s in sets.tolist()], kind
+
+    def bucket_name(self, groups: list[int]) -> Name:
+        """The bucket of a token with these groups."""
+        return (groups[0],) if self.match == "probe" else tuple(sorted(groups))
+
+    def matching(self, number: int, groups: list[int]) -> list[Name]:
+        """The lists of a row's pool that a query looking into these groups reads, sinks apart."""
+        if self.match == "probe" or self.groups.shape[2] == 1:
+            return [name for group in groups if (name := (number, group)) in self.pool.spans]
+        wanted = set(groups)
+        return [name for name in self.pool.spans if name[0] == number and not wanted.isdisjoint(name[1:])]
 
     def by_bucket(self, number: int, first: int, count: int) -> Iterator[tuple[Name, Tensor]]:
         """Of a row's tokens at positions [first, first + count), those of each bucket, counted from `first`; the
@@ -184,7 +204,7 @@ class KeyBuckets:
         size = held_size(max(self.key_size, self.value_size), self.page)
         key, value = (F.pad(x.detach(), (0, size - x.shape[3])) for x in (key, value))
         if not self.rows:
-            self._allocate(key, value, groups)
+            self._allocate(key, groups)
         return key, value
 
     def _leaving(self, number: int, count: int) -> list[Move]:
@@ -215,12 +235,12 @@ class KeyBuckets:
     def _add_recent(self, number: int, key: Tensor, value: Tensor) -> None:
         """New tokens [H, n, D] at the end of a row's recent ones, which must have room."""
         row = self.rows[number]
-        end, count = row.start + row.count, key.shape[1]
-        self.recent_key[number][:, end : end + count] = key
-        self.recent_value[number][:, end : end + count] = value
+        count = key.shape[1]
+        for part, new in zip(self.recent[:, number], (key, value), strict=True):
+            part.narrow(1, row.start + row.count, count).copy_(new)
         row.count, row.length = row.count + count, row.length + count
 
-    def _note_groups(self, number: int, groups: Tensor) -> int:
+    def note_groups(self, number: int, groups: Tensor) -> int:
         """Write down the groups [n, k] of a row's next tokens; gives n."""
         first, count = self.rows[number].length, groups.shape[0]
         held = self.groups.shape[1]
@@ -230,28 +250,27 @@ class KeyBuckets:
         self.groups[number, first : first + count] = groups
         return count
 
-    def _make_room(self, chunk: int) -> None:
-        """Room for `chunk` more tokens at the end of every row's recent ones."""
-        capacity = self.recent_key.shape[2]
-        if all(row.start + row.count + chunk <= capacity for row in self.rows):
+    def make_room(self, chunk: int) -> None:
+        """Room for `chunk` more tokens at the end of every row's recent ones; in front of them, a margin that the
+        sinks fit into."""
+        if all(row.start + row.count + chunk <= self.recent.shape[3] for row in self.rows):
             return
         needed = max(row.count for row in self.rows) + chunk
-        room = needed + max(self.window // 2, 32)
-        for name in ("recent_key", "recent_value"):
-            old: Tensor = getattr(self, name)
-            new = empty_like_rows(old, room)
-            for number, row in enumerate(self.rows):
-                new[number, :, : row.count] = old[number, :, row.start : row.start + row.count]
-            setattr(self, name, new)
-        for row in self.rows:
-            row.start = 0
+        room = self.sinks + needed + max(self.window // 2, 32)
+        recent = self.recent.new_empty(*self.recent.shape[:3], room, self.recent.shape[4])
+        for number, row in enumerate(self.rows):
+            old = self.recent[:, number].narrow(2, row.start, row.count)
+            recent[:, number].narrow(2, self.sinks, row.count).copy_(old)
+            row.start = self.sinks
+        self.recent = recent
 
-    def _allocate(self, key: Tensor, value: Tensor, groups: Tensor) -> None:
-        self.rows = [Recent() for _ in range(key.shape[0])]
-        self.pool = Pool(key[0], value[0], align=self.page)
-        self.recent_key, self.recent_value = empty_like_rows(key, 0), empty_like_rows(value, 0)
+    def _allocate(self, key: Tensor, groups: Tensor) -> None:
+        batch, heads, _, size = key.shape
+        self.rows = [Recent(start=self.sinks) for _ in range(batch)]
+        self.pool = Pool(key[0], align=self.page)
+        self.recent = key.new_empty(2, batch, heads, self.sinks, size)
         small = torch.int16 if self.num_groups <= torch.iinfo(torch.int16).max else torch.int32
-        self.groups = groups.new_empty(groups.shape[0], 0, groups.shape[2], dtype=small, device=key.device)
+        self.groups = groups.new_empty(batch, 0, groups.shape[2], dtype=small, device=key.device)
 
     def _check(self, key: Tensor, value: Tensor, groups: Tensor, padding_mask: Tensor | None) -> None:
         if key.dim() != 4 or value.dim() != 4 or value.shape[:3] != key.shape[:3]:

@@ -43,19 +43,18 @@ def _crop_row(stream: KeyBuckets, number: int, length: int) -> None:
         kept = max(length - first, 0)
         ends = [(*found, pool.spans[found[0]]) for found in stream.by_bucket(number, low, first - low)]
         sinks = range(low, min(stream.sinks, low + back))
-        for recent, far in ((stream.recent_key, pool.key), (stream.recent_value, pool.value)):
-            mine = recent[number]
-            mine[:, back : back + kept] = mine[:, row.start : row.start + kept].clone()
-            for _, index, span in ends:
-                some = int(torch.searchsorted(index, back))
-                tail = span.start + span.used - index.numel()
-                mine[:, index[:some]] = far[:, tail : tail + some]
-            if sinks:
-                start = pool.spans[(number,)].start
-                mine[:, : len(sinks)] = far[:, start + sinks.start : start + sinks.stop]
+        mine, start = stream.recent[:, number], stream.sinks  # [2, H, room, D]
+        mine[:, :, start + back : start + back + kept] = mine[:, :, row.start : row.start + kept].clone()
+        for _, index, span in ends:
+            some = int(torch.searchsorted(index, back))
+            tail = span.start + span.used - index.numel()
+            mine[:, :, index[:some] + start] = pool.data[:, :, tail : tail + some]
+        if sinks:
+            far = pool.spans[(number,)].start
+            mine[:, :, start : start + len(sinks)] = pool.data[:, :, far + sinks.start : far + sinks.stop]
         for _, index, span in ends:
             span.used -= index.numel()
-        row.start, row.count, row.length = 0, length - low, length
+        row.start, row.count, row.length = start, length - low, length
     if (number,) in pool.spans:
         pool.spans[(number,)].used = min(stream.sinks, length)
 
@@ -71,8 +70,7 @@ def select_rows(stream: KeyBuckets, indices: Tensor | Sequence[int]) -> None:
             f"cannot select rows {chosen} of a stream of {total} rows: give at least one of 0..{total - 1}"
         )
     places = torch.tensor(chosen, device=stream.device)
-    for name in ("recent_key", "recent_value", "groups"):
-        setattr(stream, name, getattr(stream, name).index_select(0, places))
+    stream.recent, stream.groups = stream.recent.index_select(1, places), stream.groups.index_select(0, places)
     sources = {(new, *name[1:]): name for new, old in enumerate(chosen) for name in stream.pool.spans if name[0] == old}
     stream.pool.rebuild(sources)
     stream.rows = [replace(stream.rows[i]) for i in chosen]
@@ -83,16 +81,11 @@ def move(stream: KeyBuckets, device: torch.device) -> None:
     if not stream.rows:
         return
     pool = stream.pool
-    for holder, names in ((stream, ("recent_key", "recent_value", "groups")), (pool, ("key", "value"))):
-        for name in names:
-            setattr(holder, name, getattr(holder, name).to(device))
+    stream.recent, stream.groups, pool.data = (x.to(device) for x in (stream.recent, stream.groups, pool.data))
     for row in stream.rows:
         row.places = None if row.places is None else row.places.to(device)
     if stream.page < page_of(device):
         stream.page = pool.align = page_of(device)
-        size = held_size(stream.recent_key.shape[3], stream.page)
-        for holder, names in ((stream, ("recent_key", "recent_value")), (pool, ("key", "value"))):
-            for name in names:
-                x: Tensor = getattr(holder, name)
-                setattr(holder, name, F.pad(x, (0, size - x.shape[-1])))
+        spare = held_size(stream.recent.shape[4], stream.page) - stream.recent.shape[4]
+        stream.recent, pool.data = F.pad(stream.recent, (0, spare)), F.pad(pool.data, (0, spare))
         pool.rebuild({name: name for name in pool.spans})

@@ -5,8 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .. import autograd
+from .. import autograd, decode
 from ..call import Call
+from ..problem import Problem
+from ..stream import KeyBuckets
 from ..tiles import TileOps
 from .tile import TileRunner
 
@@ -63,7 +65,12 @@ def _ops(softcap: float | None) -> TileOps:
 
 
 _runner = TileRunner(_ops)
-attend_stream = _runner.attend_stream
+
+
+def attend_stream(query: Tensor, stream: KeyBuckets, problem: Problem, groups: Tensor | None) -> tuple[Tensor, Tensor]:
+    if decode.serves(stream):
+        return decode.attend_tokens(query, stream, problem, groups)
+    return _runner.attend_stream(query, stream, problem, groups)
 
 
 def unavailable() -> str | None:
