@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from . import decode
 from .backends import find
 from .call import Call
 from .merge import add_sink_logits_
@@ -42,11 +43,11 @@ def attend_chunk(
         raise FocusError(f"query {list(query.shape)} does not fit the last chunk: it must be {fits}")
     if query.requires_grad and torch.is_grad_enabled():
         raise FocusError("a stream has no gradient and query requires one: use focus_attention, or torch.no_grad()")
-    keys = buckets.recent_key
-    if query.dtype != keys.dtype or query.device != keys.device or query.shape[1] % keys.shape[1]:
+    keys = buckets.recent  # [2, B, Hkv, room, D]
+    if query.dtype != keys.dtype or query.device != keys.device or query.shape[1] % keys.shape[2]:
         raise FocusError(
             f"query has {query.shape[1]} heads, {query.dtype} on {query.device}; the stream's keys have "
-            f"{keys.shape[1]} heads, {keys.dtype} on {keys.device}"
+            f"{keys.shape[2]} heads, {keys.dtype} on {keys.device}"
         )
     held = buckets.groups.shape[2]
     if query_groups is not None:
@@ -71,10 +72,19 @@ def attend_chunk(
         softcap=softcap,
         sink_logits=sink_logits,
     )
-    query = F.pad(query.detach(), (0, keys.shape[3] - query.shape[3]))
-    call = Call(query, keys, buckets.recent_value, buckets.groups, problem, [], None, None)
-    out, lse = find(backend, call, stream=True)[0].attend_stream(query, buckets, problem, query_groups)
+    query = query.detach()
+    if query.shape[3] != keys.shape[4]:
+        query = F.pad(query, (0, keys.shape[4] - query.shape[3]))
+    if decode.serves(buckets, problem, backend):
+        want_lse = return_lse or sink_logits is not None
+        out, lse = decode.attend_tokens(query, buckets, problem, query_groups, want_lse)
+    else:
+        buckets.straighten()
+        call = Call(query, buckets.recent_key, buckets.recent_value, buckets.groups, problem, [], None, None)
+        out, lse = find(backend, call, stream=True)[0].attend_stream(query, buckets, problem, query_groups)
     if sink_logits is not None:
         add_sink_logits_(out, lse, sink_logits)
-    out = out[..., : buckets.value_size].to(query.dtype)
+    if buckets.value_size != out.shape[3]:
+        out = out[..., : buckets.value_size]
+    out = out.to(query.dtype)
     return (out, lse) if return_lse else out

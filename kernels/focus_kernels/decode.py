@@ -12,10 +12,12 @@ import torch
 from torch import Tensor
 
 from .problem import Problem, check_groups
+from .recent import NearView
 
 if TYPE_CHECKING:
-    from .stream import KeyBuckets, Recent
+    from .stream import KeyBuckets
 
+BACKENDS = ("auto", "cpu", "cpu:chunked")
 _flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
 
 
@@ -35,44 +37,59 @@ def append_token(stream: KeyBuckets, key: Tensor, value: Tensor, groups: Tensor,
     ids = [listed for (listed,) in groups.tolist()]
     if any(min(listed) < 0 or max(listed) >= stream.num_groups or len(set(listed)) < len(listed) for listed in ids):
         check_groups(groups, stream.num_groups)
-    for number, row in enumerate(stream.rows):
-        if row.count > stream.window:
-            _evict_one(stream, number, row)
     stream.make_room(1)
-    key, value, recent = key.detach().select(2, 0), value.detach().select(2, 0), stream.recent
-    for number, row in enumerate(stream.rows):
-        new_key, new_value = recent.select(1, number).select(2, row.start + row.count)
-        new_key.copy_(key[number])
-        new_value.copy_(value[number])
+    for number, (row, new_key, new_value) in enumerate(zip(stream.rows, *_tokens(key, value), strict=True)):
+        full = row.count > stream.window
+        slot = stream.recent.select(1, number).select(2, row.start + (row.turn if full else row.count))  # [2, H, D]
+        if full:
+            _evict(stream, number, row.length - row.count, slot)
+            row.turn = (row.turn + 1) % row.count
+        else:
+            row.count += 1
+        slot_key, slot_value = slot.unbind()
+        slot_key.copy_(new_key)
+        slot_value.copy_(new_value)
         stream.note_groups(number, groups[number])
-        row.count, row.length, row.chunk, row.places, row.listed = row.count + 1, row.length + 1, 1, None, ids[number]
+        row.length, row.chunk, row.places, row.listed = row.length + 1, 1, None, ids[number]
     stream.chunk = 1
     return True
 
 
-def _evict_one(stream: KeyBuckets, number: int, row: Recent) -> None:
-    """Move a row's oldest recent token into its bucket, unless it is a sink."""
-    position, pool = row.length - row.count, stream.pool
-    if position >= stream.sinks:
-        name = (number, *stream.bucket_name(stream.groups.select(0, number).select(0, position).tolist()))
-        span = pool.spans.get(name)
-        if span is None or span.used == span.room:
-            pool.reserve({name: 1})
-            span = pool.spans[name]
-        pool.data.select(2, span.start + span.used).copy_(stream.recent.select(1, number).select(2, row.start))
-        span.used += 1
-    row.start, row.count = row.start + 1, row.count - 1
+def _tokens(key: Tensor, value: Tensor) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+    """[B, H, 1, D] -> per row [H, D]."""
+    return key.detach().squeeze(2).unbind(), value.detach().squeeze(2).unbind()
 
 
-def serves(stream: KeyBuckets) -> bool:
-    """Is the last chunk one real token per row?"""
-    return stream.chunk == 1 and all(row.chunk == 1 for row in stream.rows)
+def _evict(stream: KeyBuckets, number: int, position: int, token: Tensor) -> None:
+    """Copy a token [2, H, D] that leaves the window to the end of its bucket, unless it is a sink."""
+    if position < stream.sinks:
+        return
+    pool = stream.pool
+    name = (number, *stream.bucket_name(stream.groups.select(0, number).select(0, position).tolist()))
+    span = pool.spans.get(name)
+    if span is None or span.used == span.room:
+        pool.reserve({name: 1})
+        span = pool.spans[name]
+    pool.data.select(2, span.start + span.used).copy_(token)
+    span.used += 1
 
 
-def attend_tokens(query: Tensor, stream: KeyBuckets, problem: Problem, groups: Tensor | None) -> tuple[Tensor, Tensor]:
-    """The last tokens' queries [B, Hq, 1, D] -> out [B, Hq, 1, D] in fp32 (fp64 stays) and lse [B, Hq, 1]; they look
-    into groups [B, 1, k], by default their own. Heads that share keys are rows of one call: keys are read once."""
-    heads = stream.recent.shape[2]
+def serves(stream: KeyBuckets, problem: Problem, backend: str) -> bool:
+    """Is the last chunk one real token per row, for a call that the cpu backend would get?"""
+    if stream.chunk != 1 or not stream.recent.is_cpu or problem.softcap is not None:
+        return False
+    return backend in BACKENDS and all(row.chunk == 1 for row in stream.rows)
+
+
+def attend_tokens(
+    query: Tensor, stream: KeyBuckets, problem: Problem, groups: Tensor | None, want_lse: bool
+) -> tuple[Tensor, Tensor]:
+    """The last tokens' queries [B, Hq, 1, D] -> out [B, Hq, 1, D] in fp32 (fp64 stays) and lse [B, Hq, 1], rubbish
+    unless wanted; they look into groups [B, 1, k], by default their own.
+
+    Heads that share keys are rows of one call: every key is read once.
+    """
+    heads, pool = stream.recent.shape[2], stream.pool
     q = query.reshape(query.shape[0], heads, -1, query.shape[3])
     near_scale, factor = problem.logit_scale(distant=False)
     near = q if factor is None else q * factor.to(q.dtype).view(heads, -1, 1)
@@ -83,41 +100,50 @@ def attend_tokens(query: Tensor, stream: KeyBuckets, problem: Problem, groups: T
         far = q if factor is None else q * factor.to(q.dtype).view(heads, -1, 1)
     found = []
     for number, row in enumerate(stream.rows):
-        listed = row.listed if groups is None else groups[number, 0].tolist()
-        if listed is None:
-            listed = stream.query_groups(number, None)[0].tolist()
-        some_near, some_far = (near, far) if len(stream.rows) == 1 else (near[number, None], far[number, None])
-        mine = stream.recent.select(1, number)  # [2, H, room, D]
-        begin, sinks = row.start, min(stream.sinks, row.length - row.count)
-        parts = []
-        if sinks:
-            held = stream.pool.data.narrow(2, stream.pool.spans[(number,)].start, sinks)
-            if apart:
-                parts.append(_attend(some_far, held, far_scale))
-            else:  # in front of the window, where tokens stood that have gone
-                begin -= sinks
-                mine.narrow(2, begin, sinks).copy_(held)
-        parts.append(_attend(some_near, mine.narrow(2, begin, row.start + row.count - begin), near_scale))
-        for name in stream.matching(number, listed):
-            span = stream.pool.spans[name]
-            if span.used:
-                parts.append(_attend(some_far, stream.pool.data.narrow(2, span.start, span.used), far_scale))
-        found.append(_join(parts))
+        one_near, one_far = (near, far) if len(stream.rows) == 1 else (near[number, None], far[number, None])
+        sinks = min(stream.sinks, row.length - row.count)  # those beyond the window
+        if not apart and row.fronted != sinks:
+            start = pool.spans[(number,)].start
+            margin = stream.recent.select(1, number).narrow(2, row.start - sinks, sinks)
+            margin.copy_(pool.data.narrow(2, start, sinks))
+            row.fronted = sinks
+        parts = [_flash(one_near, *_near(stream, number, 0 if apart else sinks), 0.0, False, scale=near_scale)]
+        if groups is not None:
+            listed = groups[number, 0].tolist()
+        else:
+            listed = row.listed or stream.query_groups(number, None)[0].tolist()
+        names = stream.matching(number, listed)
+        for name in [(number,), *names] if apart and sinks else names:
+            span = pool.spans[name]
+            used = span.used if len(name) > 1 else sinks
+            if used:
+                key, value = (x.narrow(2, span.start, used) for x in pool.batched)
+                parts.append(_flash(one_far, key, value, 0.0, False, scale=far_scale))
+        found.append(_join(parts, want_lse))
     out, lse = found[0] if len(found) == 1 else (torch.cat(x) for x in zip(*found, strict=True))
-    return out.reshape(query.shape), lse.reshape(query.shape[:3])
+    return out.reshape(query.shape), lse.reshape(query.shape[:3]) if want_lse else lse
 
 
-def _attend(q: Tensor, keys_values: Tensor, scale: float) -> tuple[Tensor, Tensor]:
-    """q [1, Hkv, rep, D] against all of [2, Hkv, n, D]."""
-    key, value = keys_values.unsqueeze(1)
-    out, lse = _flash(q, key, value, 0.0, False, scale=scale)
-    return (out, lse) if out.dtype == lse.dtype else (out.to(lse.dtype), lse)
+def _near(stream: KeyBuckets, number: int, sinks: int) -> tuple[Tensor, Tensor]:
+    """The recent keys and values of a row, [1, H, n, D], with the sinks in front of them; made once, then the same
+    until the buffer or the window moves."""
+    row = stream.rows[number]
+    begin, end = row.start - sinks, row.start + row.count
+    held = row.near
+    if held is None or held.buffer is not stream.recent or (held.begin, held.end) != (begin, end):
+        key, value = stream.recent.narrow(1, number, 1).narrow(3, begin, end - begin)
+        row.near = held = NearView(stream.recent, begin, end, key, value)
+    return held.key, held.value
 
 
-def _join(parts: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-    """Disjoint parts as one softmax; none of them is empty."""
+def _join(parts: list[tuple[Tensor, Tensor]], want_lse: bool) -> tuple[Tensor, Tensor]:
+    """Disjoint parts, none of them empty, as one softmax."""
     out, lse = parts[0]
-    for more, more_lse in parts[1:]:
+    if out.dtype != lse.dtype:
+        parts = [(out.to(lse.dtype), lse) for out, lse in parts]
+        out, lse = parts[0]
+    for left, (more, more_lse) in zip(range(len(parts) - 2, -1, -1), parts[1:], strict=True):
         out = torch.lerp(out, more, torch.sigmoid(more_lse - lse).unsqueeze(-1))
-        lse = torch.logaddexp(lse, more_lse)
+        if left or want_lse:
+            lse = torch.logaddexp(lse, more_lse)
     return out, lse

@@ -43,16 +43,19 @@ class Pool:
     def __init__(self, example: Tensor, align: int):
         """Takes heads, size, dtype and device from an example [H, *, D]."""
         self.align = align
-        self.data = example.new_empty(2, example.shape[0], 0, example.shape[2])  # keys and values, [2, H, rows, D]
+        self.data = example.new_empty(2, example.shape[0], 0, example.shape[2])
         self.spans: dict[Name, Span] = {}
 
     @property
-    def key(self) -> Tensor:
-        return self.data[0]
+    def data(self) -> Tensor:
+        """Keys and values, [2, H, rows, D]."""
+        return self._data
 
-    @property
-    def value(self) -> Tensor:
-        return self.data[1]
+    @data.setter
+    def data(self, data: Tensor) -> None:
+        self._data = data
+        self.key, self.value = data
+        self.batched = (data[0, None], data[1, None])  # [1, H, rows, D] each
 
     def gather(self, moves: list[Move]) -> None:
         """Carry out all moves, in their order: each row is copied once, straight to its place."""

@@ -7,7 +7,6 @@ position order, the sinks, and everything older in buckets, one per group (per s
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -17,22 +16,7 @@ from . import decode, stream_edit
 from .plan import multi_hot, split_by_group
 from .pool import Move, Name, Pool, held_size, page_of
 from .problem import MATCHES, FocusError, check_groups
-
-
-@dataclass
-class Recent:
-    """The newest tokens of one row: [start, start + count) of its buffer; the first has position `first`."""
-
-    start: int = 0
-    count: int = 0
-    length: int = 0  # tokens ever seen
-    chunk: int = 0  # real tokens of the last chunk
-    places: Tensor | None = None  # where they stood in the chunk, if some of it was padding
-    listed: list[int] | None = None  # groups of a chunk of one, where they are known without asking a tensor
-
-    @property
-    def first(self) -> int:
-        return self.length - self.count
+from .recent import Recent
 
 
 class KeyBuckets:
@@ -123,7 +107,8 @@ class KeyBuckets:
             through = gone - old  # of the chunk: never among the recent
             for name, index in self.by_bucket(number, row.length, through):
                 moves.append(Move(name, new_key, new_value, places[index]))
-            row.start, row.count, row.length = row.start + old, row.count - old, row.length + through
+            row.move(row.start + old, row.count - old)
+            row.length += through
             row.chunk, row.places = 0, None
             stay.append((new_key[:, places[through:]], new_value[:, places[through:]]))
         self.pool.gather(moves)
@@ -172,6 +157,14 @@ class KeyBuckets:
         for name, index in zip(names, split_by_group(kind, len(names), skip), strict=True):
             if index.numel():
                 yield (number, *name), index
+
+    def straighten(self) -> None:
+        """Recent tokens in position order again, as all but decoding expects them."""
+        for number, row in enumerate(self.rows):
+            if row.turn:
+                mine = self.recent[:, number].narrow(2, row.start, row.count)
+                mine.copy_(mine.roll(-row.turn, 2))
+                row.turn = 0
 
     def recent_groups(self, number: int) -> Tensor:
         """[count, k], of a row's recent tokens."""
@@ -224,12 +217,13 @@ class KeyBuckets:
 
     def _evict(self) -> None:
         """Move what the next chunk sees only from afar into the buckets; sinks have a place of their own."""
+        self.straighten()
         moves: list[Move] = []
         for number, row in enumerate(self.rows):
             gone = row.count - self.window
             if gone > 0:
                 moves += self._leaving(number, gone)
-                row.start, row.count = row.start + gone, self.window
+                row.move(row.start + gone, self.window)
         self.pool.gather(moves)
 
     def _add_recent(self, number: int, key: Tensor, value: Tensor) -> None:
@@ -247,7 +241,7 @@ class KeyBuckets:
         if first + count > held:
             room = first + count + max((first + count) // 16, 64)
             self.groups = F.pad(self.groups, (0, 0, 0, room - held))
-        self.groups[number, first : first + count] = groups
+        self.groups.select(0, number).narrow(0, first, count).copy_(groups)
         return count
 
     def make_room(self, chunk: int) -> None:
@@ -256,12 +250,12 @@ class KeyBuckets:
         if all(row.start + row.count + chunk <= self.recent.shape[3] for row in self.rows):
             return
         needed = max(row.count for row in self.rows) + chunk
-        room = self.sinks + needed + max(self.window // 2, 32)
+        room = self.sinks + needed + max(self.window // 4, 16)
         recent = self.recent.new_empty(*self.recent.shape[:3], room, self.recent.shape[4])
         for number, row in enumerate(self.rows):
             old = self.recent[:, number].narrow(2, row.start, row.count)
             recent[:, number].narrow(2, self.sinks, row.count).copy_(old)
-            row.start = self.sinks
+            row.move(self.sinks, row.count)
         self.recent = recent
 
     def _allocate(self, key: Tensor, groups: Tensor) -> None:

@@ -27,6 +27,7 @@ def crop(stream: KeyBuckets, counts: Sequence[int]) -> None:
                 f"cannot crop {count} tokens of row {number}, which has {row.length}: give 0..{row.length}"
             )
     stream.chunk = None
+    stream.straighten()
     for number, count in enumerate(counts):
         _crop_row(stream, number, stream.rows[number].length - count)
 
@@ -54,7 +55,8 @@ def _crop_row(stream: KeyBuckets, number: int, length: int) -> None:
             mine[:, :, start : start + len(sinks)] = pool.data[:, :, far + sinks.start : far + sinks.stop]
         for _, index, span in ends:
             span.used -= index.numel()
-        row.start, row.count, row.length = start, length - low, length
+        row.move(start, length - low)
+        row.length = length
     if (number,) in pool.spans:
         pool.spans[(number,)].used = min(stream.sinks, length)
 

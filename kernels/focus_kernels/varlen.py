@@ -14,8 +14,9 @@ from .merge import add_sink_logits_, merge_
 from .penalty import mismatch_width, widen
 from .plan import make_plan
 from .problem import Problem
+from .recent import Recent
 from .segments import Ranges, Segments, Stretches, band, matching, prefixes, ragged, triangle
-from .stream import KeyBuckets, Recent
+from .stream import KeyBuckets
 
 HEAD_SIZE = 256  # FlashAttention's limit
 CHUNK = 1024  # rows of a triangle: half of it is computed for nothing

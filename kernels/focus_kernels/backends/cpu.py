@@ -5,10 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .. import autograd, decode
+from .. import autograd
 from ..call import Call
-from ..problem import Problem
-from ..stream import KeyBuckets
 from ..tiles import TileOps
 from .tile import TileRunner
 
@@ -65,12 +63,7 @@ def _ops(softcap: float | None) -> TileOps:
 
 
 _runner = TileRunner(_ops)
-
-
-def attend_stream(query: Tensor, stream: KeyBuckets, problem: Problem, groups: Tensor | None) -> tuple[Tensor, Tensor]:
-    if decode.serves(stream):
-        return decode.attend_tokens(query, stream, problem, groups)
-    return _runner.attend_stream(query, stream, problem, groups)
+attend_stream = _runner.attend_stream
 
 
 def unavailable() -> str | None:
