@@ -1,8 +1,25 @@
-"""The paper's Sinkhorn balancing, kept for comparison: it spreads a sequence's tokens over the groups, and leaks."""
+"""What spreads tokens over groups: potentials, fitted once and constant then, or the paper's Sinkhorn, which leaks."""
 
 from __future__ import annotations
 
+import math
+
+import torch
 from torch import Tensor
+
+
+def fit_potentials(scores: Tensor, start: Tensor, rounds: int = 200, tolerance: float = 1e-3) -> Tensor:
+    """scores [N, K] -> b [K], so that softmax(scores + b) gives every group the same share of the tokens.
+
+    Sinkhorn's column scaling to convergence: of these K numbers only, so that a token's assignment is its own.
+    """
+    potentials, count = start.clone(), scores.shape[1]
+    for _ in range(rounds):
+        shares = torch.softmax(scores + potentials, -1).mean(0)
+        potentials = potentials - shares.clamp_min(1e-12).log() - math.log(count)
+        if float((shares * count - 1).abs().max()) < tolerance:
+            break
+    return potentials - potentials.mean()
 
 
 def sinkhorn(scores: Tensor, rounds: int, real: Tensor | None = None) -> Tensor:

@@ -139,6 +139,24 @@ class Focus(Adjunct):
         del model.focus
         return model
 
+    @torch.no_grad()
+    def balance(self, *texts: Tensor, attention_mask: Tensor | None = None) -> None:
+        """Fit the potentials on sample texts (input_ids [B, T] each), so that groups share the tokens evenly.
+
+        An untrained router leaves most tokens in few groups; layers are fitted in order, each on what it really sees.
+        """
+        if self.config.balance != "potentials":
+            raise FocusError(f"balance={self.config.balance!r} has no potentials to fit; use balance='potentials'")
+        routers = [self.router(index) for index in self.layer_indices]
+        for router in routers:
+            router.fitting, router.fitted = True, 0
+        try:
+            for input_ids in texts:
+                self.model(input_ids=input_ids, attention_mask=attention_mask, use_cache=False)
+        finally:
+            for router in routers:
+                router.fitting = False
+
     def new_cache(self, **kwargs: Any) -> FocusCache:
         """An empty cache; options as of transformers' DynamicCache."""
         return FocusCache(self.model, **kwargs)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from .adjunct import Adjunct
-from .balance import sinkhorn
+from .balance import fit_potentials, sinkhorn
 from .config import FocusConfig
 
 
@@ -16,6 +16,7 @@ class Router(Adjunct):
     def __init__(self, hidden_size: int, config: FocusConfig, generator: torch.Generator | None = None):
         super().__init__()
         self.config = config
+        self.fitting, self.fitted = False, 0  # whether potentials are being fitted, and on how many batches they were
         projection = torch.randn(hidden_size, config.group_dim, generator=generator) * hidden_size**-0.5
         centroids = torch.randn(config.num_groups, config.group_dim, generator=generator) * config.group_dim**-0.5
         self.projection = nn.Parameter(projection)  # [d, d_g]
@@ -36,6 +37,12 @@ class Router(Adjunct):
         with torch.autocast(hidden.device.type, enabled=False):
             projected = hidden.to(self.projection.device, torch.float32) @ self.projection.float()
             scores = projected @ self.centroids.float().T / self.config.tau
+        if self.fitting and self.config.balance == "potentials":
+            with torch.no_grad():
+                known = scores.flatten(0, 1) if real is None else scores[real]
+                fitted = fit_potentials(known, self.potentials)
+                self.fitted += 1
+                self.potentials += (fitted - self.potentials) / self.fitted  # the mean over batches
         if self.config.balance == "sinkhorn":
             return sinkhorn(scores, self.config.sinkhorn_rounds, real)
         return scores + self.potentials if self.config.balance == "potentials" else scores

@@ -33,6 +33,7 @@ class Family:
     head: str = "ForCausalLM"
     config: str = "Config"
     full_layers: tuple[int, ...] = (0, 1, 2)
+    mixture: bool = False  # of experts
     rounding: float = 1e-12  # of the base's own attention in float64: eager ones take a softmax in float32
 
     def __str__(self) -> str:
@@ -93,6 +94,7 @@ FAMILIES = [
             "v_head_dim": 8,
             "experts_implementation": "eager",
         },
+        mixture=True,
         rounding=1e-5,
     ),
     Family(
@@ -108,6 +110,7 @@ FAMILIES = [
             "experts_implementation": "eager",
         },
         full_layers=(1, 2),
+        mixture=True,
         rounding=1e-5,
     ),
     Family(
@@ -119,6 +122,7 @@ FAMILIES = [
             "sliding_window": None,
             "experts_implementation": "eager",
         },
+        mixture=True,
     ),
 ]
 BY_NAME = {family.name: family for family in FAMILIES}
