@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -45,6 +46,15 @@ class Feed:
         self.stream.append(*self.part(start, stop))
         return attend_chunk(self.query[self.rows, :, start:stop], self.stream, **options(self.case))  # type: ignore[return-value]
 
+    def decode(self, start: int, stop: int) -> Tensor:
+        """Token by token."""
+        self.prefill(start, start)
+        outs = [self.attend(place, place + 1) for place in range(start, stop)]
+        return torch.cat(outs, 2) if outs else self.query[:, :, :0, : self.value.shape[3]]
+
+    def some_way(self, data: st.DataObject) -> Callable[[int, int], object]:
+        return data.draw(st.sampled_from([self.prefill, self.attend, self.decode]))
+
 
 @st.composite
 def cases(draw: st.DrawFn, padding: bool = True) -> Case:
@@ -60,6 +70,8 @@ def cases(draw: st.DrawFn, padding: bool = True) -> Case:
         value_size=draw(st.sampled_from([None, 8])),
         match=draw(st.sampled_from(["probe", "share"])),
         temperature=draw(st.sampled_from([None, 0.6, "heads"])),
+        temperature_scope=draw(st.sampled_from(["distant", "all"])),
+        learned_sinks=draw(st.booleans()),
         padding=draw(st.sampled_from(["none", "ragged", "left"])) if padding else "none",
         seed=draw(st.integers(0, 99)),
     )
@@ -104,16 +116,14 @@ def test_prefill_is_append_and_eviction(case: Case, data: st.DataObject, dtype: 
     feed, plain = Feed(case, dtype), Feed(case, dtype)
     start = 0
     for cut in cuts:
-        if data.draw(st.booleans()):
-            feed.prefill(start, cut)
-        else:
-            feed.attend(start, cut)
+        feed.some_way(data)(start, cut)
         plain.attend(start, cut)
         start = cut
     feed.prefill(start, start)
     plain.stream._evict()
     same_contents(feed.stream, plain.stream)
-    agree(feed.attend(start, case.tokens), case.reference()[0][:, :, start:])
+    ending = data.draw(st.sampled_from([feed.attend, feed.decode]))
+    agree(ending(start, case.tokens), case.reference()[0][:, :, start:])
 
 
 def test_prefill_holds_few_recent_tokens() -> None:
@@ -129,7 +139,7 @@ def test_crop_is_exact(case: Case, data: st.DataObject, dtype: torch.dtype) -> N
     feed, start = Feed(case, dtype), 0
     for _ in range(data.draw(st.integers(1, 3))):
         stop = data.draw(st.integers(start, case.tokens))
-        (feed.prefill if data.draw(st.booleans()) else feed.attend)(start, stop)
+        feed.some_way(data)(start, stop)
         start = stop
         counts = [data.draw(st.integers(0, length)) for length in feed.stream.lengths]
         lengths = [length - count for length, count in zip(feed.stream.lengths, counts, strict=True)]
@@ -146,7 +156,8 @@ def test_crop_is_exact(case: Case, data: st.DataObject, dtype: torch.dtype) -> N
         same_contents(feed.stream, fresh.stream)
     if start < case.tokens:
         case.options["padding_mask"] = feed.mask
-        agree(feed.attend(start, case.tokens), case.reference()[0][:, :, start:])
+        ending = data.draw(st.sampled_from([feed.attend, feed.decode]))
+        agree(ending(start, case.tokens), case.reference()[0][:, :, start:])
 
 
 def test_crop_to_nothing_and_back() -> None:
@@ -188,13 +199,14 @@ def test_select_rows(case: Case, data: st.DataObject, dtype: torch.dtype) -> Non
     """Beams, repeats, omissions: each new row goes on as the old one would have, on its own."""
     feed, start = Feed(case, dtype), 0
     for stop in sorted(data.draw(st.lists(st.integers(0, case.tokens - 1), min_size=1, max_size=2))):
-        (feed.prefill if data.draw(st.booleans()) else feed.attend)(start, stop)
+        feed.some_way(data)(start, stop)
         start = stop
         many = len(feed.rows)
         chosen = data.draw(st.lists(st.integers(0, many - 1), min_size=1, max_size=4))
         feed.stream.select_rows(torch.tensor(chosen) if data.draw(st.booleans()) else chosen)
         feed.rows = [feed.rows[i] for i in chosen]
-    agree(feed.attend(start, case.tokens), case.reference()[0][feed.rows, :, start:])
+    ending = data.draw(st.sampled_from([feed.attend, feed.decode]))
+    agree(ending(start, case.tokens), case.reference()[0][feed.rows, :, start:])
 
 
 def test_rows_selected_twice_are_apart() -> None:
@@ -249,8 +261,13 @@ def expected(case: Case, query_groups: Tensor, start: int) -> Tensor:
     seen = (j <= i) & (near | (j < case.sinks) | matches(query_groups, case.ids, case.match))
     t = torch.as_tensor(1.0 if case.temperature is None else case.temperature, dtype=torch.float64)
     logits = q[:, :, start:] @ k.transpose(2, 3) * case.size**-0.5
-    logits = torch.where(near, logits, logits / t.reshape(-1, 1, 1))
-    return torch.softmax(logits.masked_fill(~seen[:, None], -float("inf")), -1) @ v
+    cool = near if case.temperature_scope == "distant" else torch.zeros_like(near)
+    logits = torch.where(cool, logits, logits / t.reshape(-1, 1, 1)).masked_fill(~seen[:, None], -float("inf"))
+    learned = case.options["sink_logits"]
+    if learned is not None:
+        logits = torch.cat([logits, learned.view(-1, 1, 1).expand(*logits.shape[:3], 1)], -1)
+        v = torch.nn.functional.pad(v, (0, 0, 0, 1))
+    return torch.softmax(logits, -1) @ v
 
 
 @settings(max_examples=80, deadline=None)
@@ -290,3 +307,26 @@ def test_query_groups_are_checked() -> None:
     ):
         with pytest.raises(FocusError, match=message):
             attend_chunk(feed.query, feed.stream, query_groups=groups)
+
+
+@pytest.mark.parametrize("tokens", [4096, 10000])
+@pytest.mark.parametrize("groups", ["random", "one"])
+def test_memory_is_that_of_the_keys(tokens: int, groups: str) -> None:
+    """All that is held, room to grow included, beside the plain keys and values: after a prompt, while decoding."""
+    g = torch.Generator().manual_seed(0)
+    stream = KeyBuckets(num_groups=8, window=128)
+    ids = torch.randint(0, 8 if groups == "random" else 1, (1, tokens + 1000, 1), generator=g)
+    keys = torch.randn(1, 3, tokens, 64, generator=g)
+    stream.prefill(keys, keys, ids[:, :tokens])
+
+    def ratio() -> float:
+        return stream.memory() / (sum(stream.lengths) * 2 * 3 * 64 * 4)
+
+    assert 1 < ratio() <= 1.1
+    worst = 0.0
+    for step in range(tokens, tokens + 1000):
+        stream.append(keys[:, :, :1], keys[:, :, :1], ids[:, step : step + 1])
+        worst = max(worst, ratio())
+    assert worst <= 1.1
+    tensors = [stream.recent, stream.groups, stream.pool.data]
+    assert stream.memory() == sum(x.untyped_storage().nbytes() for x in tensors)
