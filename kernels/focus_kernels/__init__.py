@@ -1,6 +1,6 @@
 """Focus attention: exact sparse attention from standard FlashAttention calls merged by logsumexp."""
 
-from .api import focus_attention
+from .api import focus_attention, which_backend
 from .attend import attend_chunk
 from .backends import BackendError, available_backends
 from .problem import FocusError
@@ -16,4 +16,5 @@ __all__ = [
     "available_backends",
     "focus_attention",
     "reference_attention",
+    "which_backend",
 ]

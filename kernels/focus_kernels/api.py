@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from inspect import signature
+from typing import Any
+
 from torch import Tensor
 
-from .backends import find
+from .backends import Backend, find
 from .call import Call
+from .choose import pick_engine
 from .layout import sequences
 from .problem import check_groups, check_problem, check_tensors
 
@@ -46,6 +50,41 @@ def focus_attention(
     Returns [B, Hq, T, Dv] (0 at padding) and, if asked, the logsumexp [B, Hq, T] (-inf at padding). Differentiable in
     query, key, value, temperature and sink_logits, through the logsumexp too.
     """
+    chosen, call = _prepare(
+        query, key, value, groups, num_groups, window, sinks, match, scale, temperature, temperature_scope, softcap,
+        sink_logits, padding_mask, sequence_ids, backend, return_lse,
+    )  # fmt: skip
+    out, lse = chosen.run(call)
+    return (out, lse) if return_lse else out
+
+
+def which_backend(query: Tensor, key: Tensor, value: Tensor, groups: Tensor, **options: Any) -> str:
+    """The backend that `focus_attention` takes for these arguments, with its engine where it has a choice of two."""
+    bound = signature(focus_attention).bind(query, key, value, groups, **options)
+    bound.apply_defaults()
+    chosen, call = _prepare(*bound.args, **bound.kwargs)
+    return f"{chosen.name}:{pick_engine(call)}" if hasattr(chosen, "attend_stream") else chosen.name
+
+
+def _prepare(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    groups: Tensor,
+    num_groups: int,
+    window: int,
+    sinks: int,
+    match: str,
+    scale: float | None,
+    temperature: float | Tensor | None,
+    temperature_scope: str,
+    softcap: float | None,
+    sink_logits: Tensor | None,
+    padding_mask: Tensor | None,
+    sequence_ids: Tensor | None,
+    backend: str,
+    return_lse: bool,
+) -> tuple[Backend, Call]:
     check_tensors(query, key, value, groups)
     check_groups(groups, num_groups)
     problem = check_problem(
@@ -65,6 +104,4 @@ def focus_attention(
     )
     documents = sequences(query.shape[0], query.shape[2], padding_mask, sequence_ids, query.device)
     call = Call(query, key, value, groups, problem, documents, padding_mask, sequence_ids, return_lse)
-    chosen, call = find(backend, call)
-    out, lse = chosen.run(call)
-    return (out, lse) if return_lse else out
+    return find(backend, call)

@@ -6,6 +6,9 @@ Written for few torch calls: at short contexts these cost more than what they co
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import cache
+from math import gcd
 from typing import TYPE_CHECKING
 
 import torch
@@ -17,6 +20,7 @@ from .recent import NearView
 if TYPE_CHECKING:
     from .stream import KeyBuckets
 
+CUT = 1024  # keys of a list that is worth cutting
 BACKENDS = ("auto", "cpu", "cpu:chunked")
 _flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
 
@@ -37,40 +41,37 @@ def append_token(stream: KeyBuckets, key: Tensor, value: Tensor, groups: Tensor,
     ids = [listed for (listed,) in groups.tolist()]
     if any(min(listed) < 0 or max(listed) >= stream.num_groups or len(set(listed)) < len(listed) for listed in ids):
         check_groups(groups, stream.num_groups)
+    key, value = key.detach(), value.detach()
     stream.make_room(1)
-    for number, (row, new_key, new_value) in enumerate(zip(stream.rows, *_tokens(key, value), strict=True)):
+    for number, row in enumerate(stream.rows):
         full = row.count > stream.window
-        slot = stream.recent.select(1, number).select(2, row.start + (row.turn if full else row.count))  # [2, H, D]
+        place = row.start + (row.turn if full else row.count)
+        slot = stream.recent.narrow(1, number, 1).narrow(3, place, 1)  # [2, 1, H, 1, D]
         if full:
             _evict(stream, number, row.length - row.count, slot)
             row.turn = (row.turn + 1) % row.count
         else:
             row.count += 1
         slot_key, slot_value = slot.unbind()
-        slot_key.copy_(new_key)
-        slot_value.copy_(new_value)
-        stream.note_groups(number, groups[number])
+        slot_key.copy_(key if batch == 1 else key.narrow(0, number, 1))
+        slot_value.copy_(value if batch == 1 else value.narrow(0, number, 1))
+        stream.note_groups(number, groups if batch == 1 else groups.narrow(0, number, 1))
         row.length, row.chunk, row.places, row.listed = row.length + 1, 1, None, ids[number]
     stream.chunk = 1
     return True
 
 
-def _tokens(key: Tensor, value: Tensor) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-    """[B, H, 1, D] -> per row [H, D]."""
-    return key.detach().squeeze(2).unbind(), value.detach().squeeze(2).unbind()
-
-
 def _evict(stream: KeyBuckets, number: int, position: int, token: Tensor) -> None:
-    """Copy a token [2, H, D] that leaves the window to the end of its bucket, unless it is a sink."""
+    """Copy a token [2, 1, H, 1, D] that leaves the window to the end of its bucket, unless it is a sink."""
     if position < stream.sinks:
         return
     pool = stream.pool
-    name = (number, *stream.bucket_name(stream.groups.select(0, number).select(0, position).tolist()))
+    name = (number, *stream.bucket_name(stream.groups[number, position].tolist()))
     span = pool.spans.get(name)
     if span is None or span.used == span.room:
         pool.reserve({name: 1})
         span = pool.spans[name]
-    pool.data.select(2, span.start + span.used).copy_(token)
+    pool.batched.narrow(3, span.start + span.used, 1).copy_(token)
     span.used += 1
 
 
@@ -117,8 +118,7 @@ def attend_tokens(
             span = pool.spans[name]
             used = span.used if len(name) > 1 else sinks
             if used:
-                key, value = (x.narrow(2, span.start, used) for x in pool.batched)
-                parts.append(_flash(one_far, key, value, 0.0, False, scale=far_scale))
+                parts += _attend(one_far, pool.batched.narrow(3, span.start, used), far_scale)
         found.append(_join(parts, want_lse))
     out, lse = found[0] if len(found) == 1 else (torch.cat(x) for x in zip(*found, strict=True))
     return out.reshape(query.shape), lse.reshape(query.shape[:3]) if want_lse else lse
@@ -136,14 +136,41 @@ def _near(stream: KeyBuckets, number: int, sinks: int) -> tuple[Tensor, Tensor]:
     return held.key, held.value
 
 
+def _attend(q: Tensor, held: Tensor, scale: float) -> Iterator[tuple[Tensor, Tensor]]:
+    """q [1, H, rows, D] against [2, 1, H, n, D], in parts [parts, H, rows, D]: a thread has at least a head of a part
+    to read, and where heads do not share out evenly among the threads, long lists are cut until they do."""
+    heads, count = held.shape[2:4]
+    parts = _shares(heads, torch.get_num_threads()) if count >= CUT else 1
+    each = count // parts
+    if parts > 1:
+        size = (2, parts, heads, each, held.shape[4])
+        step = held.stride()
+        key, value = held.as_strided(size, (step[0], each * step[3], *step[2:]))
+        yield _flash(q.expand(parts, -1, -1, -1), key, value, 0.0, False, scale=scale)
+        if count == parts * each:
+            return
+        held = held.narrow(3, parts * each, count - parts * each)
+    key, value = held.unbind()
+    yield _flash(q, key, value, 0.0, False, scale=scale)
+
+
+@cache
+def _shares(heads: int, threads: int) -> int:
+    """How many parts give every thread the same work, where that is much to gain."""
+    return threads // gcd(heads, threads) if heads < 4 * threads else 1
+
+
 def _join(parts: list[tuple[Tensor, Tensor]], want_lse: bool) -> tuple[Tensor, Tensor]:
-    """Disjoint parts, none of them empty, as one softmax."""
-    out, lse = parts[0]
-    if out.dtype != lse.dtype:
+    """Disjoint parts [parts, H, rows, D], none of them empty, as one softmax [1, H, rows, D]."""
+    if parts[0][0].dtype != parts[0][1].dtype:
         parts = [(out.to(lse.dtype), lse) for out, lse in parts]
-        out, lse = parts[0]
-    for left, (more, more_lse) in zip(range(len(parts) - 2, -1, -1), parts[1:], strict=True):
+    (out, lse), *rest = parts
+    if not rest:
+        return out, lse
+    if len(rest) == 1 and rest[0][0].shape[0] == 1:
+        more, more_lse = rest[0]
         out = torch.lerp(out, more, torch.sigmoid(more_lse - lse).unsqueeze(-1))
-        if left or want_lse:
-            lse = torch.logaddexp(lse, more_lse)
-    return out, lse
+        return out, torch.logaddexp(lse, more_lse) if want_lse else lse
+    outs, lses = torch.cat([out for out, _ in parts]), torch.cat([lse for _, lse in parts])
+    out = (outs * torch.softmax(lses, 0).unsqueeze(-1)).sum(0, keepdim=True)
+    return out, torch.logsumexp(lses, 0, keepdim=True) if want_lse else lse

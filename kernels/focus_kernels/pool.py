@@ -55,7 +55,7 @@ class Pool:
     def data(self, data: Tensor) -> None:
         self._data = data
         self.key, self.value = data
-        self.batched = (data[0, None], data[1, None])  # [1, H, rows, D] each
+        self.batched = data.unsqueeze(1)  # [2, 1, H, rows, D], as one row of a batch
 
     def gather(self, moves: list[Move]) -> None:
         """Carry out all moves, in their order: each row is copied once, straight to its place."""

@@ -235,13 +235,13 @@ class KeyBuckets:
         row.count, row.length = row.count + count, row.length + count
 
     def note_groups(self, number: int, groups: Tensor) -> int:
-        """Write down the groups [n, k] of a row's next tokens; gives n."""
-        first, count = self.rows[number].length, groups.shape[0]
+        """Write down the groups [n, k] or [1, n, k] of a row's next tokens; gives n."""
+        first, count = self.rows[number].length, groups.shape[-2]
         held = self.groups.shape[1]
         if first + count > held:
             room = first + count + max((first + count) // 16, 64)
             self.groups = F.pad(self.groups, (0, 0, 0, room - held))
-        self.groups.select(0, number).narrow(0, first, count).copy_(groups)
+        self.groups[number : number + 1, first : first + count] = groups
         return count
 
     def make_room(self, chunk: int) -> None:

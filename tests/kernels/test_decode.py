@@ -86,6 +86,20 @@ def test_reads_sinks_window_and_its_buckets_once(monkeypatch: pytest.MonkeyPatch
     assert read == [4 + 17, *buckets]
 
 
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("temperature", [None, 0.6])
+def test_long_lists_are_cut_among_the_threads(
+    threads: int, temperature: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decode, "CUT", 10)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    case = Case(tokens=200, top_k=2, heads=(4, 2), temperature=temperature, learned_sinks=True, batch=2)
+    for dtype in (torch.float64, torch.float32):
+        feed = Feed(case, dtype)
+        feed.prefill(0, 150)
+        agree(feed.decode(150, 200), case.reference()[0][:, :, 150:])
+
+
 def test_a_long_stream_of_tokens() -> None:
     """Buckets outgrow their room many times over."""
     case = Case(tokens=1500, window=16, heads=(2, 1), size=8, num_groups=3)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import sys
 from collections.abc import Callable
@@ -70,10 +71,13 @@ def measure(layer: Layer, layers: int, repeats: int, note: Callable[[str], None]
         actions[name] = partial(token.attend_full, stack, attend, True)
     actions["cat + sdpa"] = partial(token.attend_copied, stack)
     times: dict[str, list[float]] = {name: [] for name in actions}
+    gc.collect()
+    gc.freeze()  # or each collection would look at every span of every stream
     for _ in range(repeats):
         draw()
         for name, (seconds,) in interleaved(actions, 1, note).items():
             times[name].append(seconds * 1e3)
+    gc.unfreeze()
     best = {name: min(t) for name, t in times.items()}
     strongest = min(FULL, key=best.__getitem__)
     return summary(stack, times, best, strongest)
