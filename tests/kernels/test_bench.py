@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from focus_kernels import attend_chunk
 from focus_kernels.bench import __main__ as bench
-from focus_kernels.bench import methods
+from focus_kernels.bench import decode, methods, token
 from focus_kernels.bench.gate import oracle_rows
 from focus_kernels.bench.measure import peak_bytes
 from focus_kernels.bench.problems import Layer
@@ -82,6 +83,8 @@ def test_the_choice_of_engine_is_the_measured_one() -> None:
     compared = 0
     for path in (Path(__file__).parents[2] / "kernels" / "results").glob("*.json"):
         record = json.loads(path.read_text())
+        if record["schema"] != 1:
+            continue
         times: dict[str, float] = {}
         for r in record["results"]:
             if r["method"] in ("focus cpu:sorted", "focus cpu:chunked") and r["tokens"] >= 4096:
@@ -94,6 +97,37 @@ def test_the_choice_of_engine_is_the_measured_one() -> None:
             assert times[pick_engine(call)] <= 1.05 * min(times.values()), path.name
             compared += 1
     assert compared
+
+
+def test_decode_writes_table_and_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "out.json"
+    arguments = ["--lengths", "512,1K", "--layers", "2", "--heads", "4/2", "--head-size", "16", "--window", "32"]
+    assert decode.main([*arguments, "--top-k", "2", "--repeats", "1", "--json", str(path)]) == 0
+    record = json.loads(path.read_text())
+    assert record["command"][:3] == ["python", "-m", "focus_kernels.bench.decode"]
+    assert [r["tokens"] for r in record["results"]] == [512, 1024]
+    row = 2 * 2 * 16 * 4
+    for result in record["results"]:
+        (strongest,) = (full for full in result["full"] if full["strongest"])
+        assert strongest["step_ms"] == min(full["step_ms"] for full in result["full"])
+        assert result["speedup"] == pytest.approx(strongest["step_ms"] / result["focus_step_ms"])
+        assert result["efficiency"] == pytest.approx(result["speedup"] / result["pair_bound"])
+        assert result["full_bytes_read"] == (result["tokens"] + 1) * row * 2
+        assert result["pair_bound"] == pytest.approx(result["full_bytes_read"] / result["focus_bytes_read"])
+        expected = 4 + 33 + (result["tokens"] - 37) * 2 / 8
+        assert result["focus_bytes_read"] == pytest.approx(expected * row * 2, rel=0.2)
+        assert result["cache_ratio"] == pytest.approx(result["focus_cache_bytes"] / result["full_cache_bytes"])
+    assert capsys.readouterr().out.count("<") == 3
+
+
+def test_no_decoding_speed_for_a_wrong_answer(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(token, "attend_chunk", lambda q, stream: attend_chunk(q, stream) * 1.01)
+    assert decode.main(["--lengths", "512", "--layers", "1", "--repeats", "1"]) == 1
+    said = capsys.readouterr()
+    assert "no speed is reported: focus at 512 tokens: error" in said.err
+    assert "focus" not in said.out
 
 
 def test_peak_memory_counts_what_is_held_at_once() -> None:
