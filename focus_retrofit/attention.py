@@ -78,6 +78,7 @@ def attend(
     hidden, cache = layer.take_call()
     assert router is not None
     check_call(layer, query, key, attention_mask, dropout, kwargs)
+    query, key, value = to_one_dtype(query, key, value)
     config, dense_below, tokens = focus.config, focus.dense_below, query.shape[2]
     documents = None if attention_mask is None else attention_mask[:, -tokens:].to(query.device)
     layout = Layout(query.shape[0], tokens, documents, query.device)
@@ -104,16 +105,25 @@ def attend(
         out = attend_past(module, cache, query, groups, layout, config, dense_below, per_token, options, layer.stats)
         return out.transpose(1, 2), None
     if cache is not None:
-        chunk = cache.take_chunk()
+        chunk = cache.take_chunk(query.dtype)
         cache.commit(*(latent_rows(chunk) if is_latent(module) else chunk), groups, layout.real, attended=True)
     if tokens <= dense_below:
         layer.stats.note_call(logits, groups, layout, dense_below, f"dense ({base})")
         kwargs.update(scaling=scaling, dropout=dropout, softcap=softcap, s_aux=s_aux)
         given = {name: value for name, value in kwargs.items() if value is not None}
         return attend_densely(base, module, query, key, value, attention_mask, **given)
-    layer.stats.note_call(logits, groups, layout, dense_below, f"hard ({focus.backend})")
-    out = attend_whole(query, key, value, groups, layout, config, dense_below, per_token, options)
+    out, routing = attend_whole(query, key, value, groups, layout, config, dense_below, per_token, options)
+    layer.stats.note_call(logits, groups, layout, dense_below, f"hard ({routing})")
     return out.transpose(1, 2), None
+
+
+def to_one_dtype(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """Under autocast rotated queries and keys may be fp32 beside half-precision values: cast as SDPA would."""
+    if len({tensor.dtype for tensor in tensors}) == 1:
+        return tensors
+    kind = tensors[0].device.type
+    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else tensors[-1].dtype
+    return tuple(tensor.to(dtype) for tensor in tensors)
 
 
 def check_call(

@@ -58,11 +58,12 @@ class FocusLayer(DynamicLayer):
         self.expected, self.chunk = False, (key_states, value_states)
         return key_states, value_states
 
-    def take_chunk(self) -> tuple[Tensor, Tensor]:
+    def take_chunk(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """What `update` got, in the dtype of attention."""
         if self.chunk is None:
             raise FocusError("the attention module did not update its cache before attending")
-        chunk, self.chunk = self.chunk, None
-        return chunk
+        (key, value), self.chunk = self.chunk, None
+        return key.to(dtype), value.to(dtype)
 
     def commit(self, key: Tensor, value: Tensor, groups: Tensor, real: Tensor | None, attended: bool) -> None:
         """Store the chunk with its groups [B, c, k]; `attended`: its own queries were served, they will not ask."""

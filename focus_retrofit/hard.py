@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from focus_kernels import KeyBuckets, attend_chunk, focus_attention
+from focus_kernels import KeyBuckets, attend_chunk, focus_attention, which_backend
 
 from .cache import FocusLayer
 from .config import FocusConfig
@@ -26,29 +26,30 @@ def attend_whole(
     dense_below: int,
     per_token: Tensor | None,
     options: dict[str, Any],
-) -> Tensor:
-    """query [B, Hq, T, D], key/value [B, Hkv, T, *], groups [B, T, k] -> [B, Hq, T, Dv]."""
-    shape: dict[str, Any] = {"window": config.window, "sinks": config.sinks, "sequence_ids": layout.sequence_ids}
+) -> tuple[Tensor, str]:
+    """query [B, Hq, T, D], key/value [B, Hkv, T, *], groups [B, T, k] -> [B, Hq, T, Dv], and what computed it."""
+    shape: dict[str, Any] = {"window": config.window, "sinks": config.sinks}
+    routed = {"num_groups": config.num_groups, "match": config.match, **shape, **options}
+    shape["sequence_ids"] = layout.sequence_ids
+    chosen = which_backend(query[:, :, :1], key[:, :, :1], value[:, :, :1], groups[:, :1], **routed)
     out: Any = focus_attention(
         cooled(query, per_token),
         key,
         value,
         groups,
-        num_groups=config.num_groups,
-        match=config.match,
         padding_mask=layout.real,
-        **shape,
-        **options,
+        sequence_ids=layout.sequence_ids,
+        **routed,
     )
     if not dense_below:
-        return out
+        return out, chosen
     positions = layout.positions()
     early = (positions >= 0) & (positions < dense_below)
     plain = {**options, "temperature": None}
     dense: Any = focus_attention(
         query, key, value, torch.zeros_like(groups[..., :1]), num_groups=1, padding_mask=early, **shape, **plain
     )
-    return torch.where(early[:, None, :, None], dense, out)
+    return torch.where(early[:, None, :, None], dense, out), chosen
 
 
 def attend_past(
@@ -64,7 +65,7 @@ def attend_past(
     stats: Stats,
 ) -> Tensor:
     """The queries [B, Hq, c, D] of a chunk against the cache, into which it goes first -> [B, Hq, c, Dv]."""
-    chunk, latent = cache.take_chunk(), is_latent(module)
+    chunk, latent = cache.take_chunk(query.dtype), is_latent(module)
     past = torch.tensor(cache.buckets.lengths, device=query.device)[:, None]
     cache.commit(*(latent_rows(chunk) if latent else chunk), groups, layout.real, attended=False)
     if latent:

@@ -117,7 +117,7 @@ def test_says_what_is_wrong_with_a_token() -> None:
     for wrong, message in (
         ((k, v, ids + 7), "group id"),
         ((k, v, ids * 0), "lists group 0 twice"),
-        ((k.float(), v.float(), ids), "torch.float32, the stream holds"),
+        ((k.float(), v.float(), ids), "torch.float32 on cpu, the stream holds"),
         ((k[..., :8], v, ids), "head sizes 8 and 16"),
         ((k, v, ids[..., :1]), "this chunk lists 1 groups, earlier ones 2"),
     ):

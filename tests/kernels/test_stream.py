@@ -249,6 +249,8 @@ def test_moves_everything() -> None:
     assert stream.page == pool.align == 256  # what kernels on other devices want
     assert all(span.start % 256 == 0 for span in pool.spans.values())
     assert {x.shape[-1] for x in (held[0], held[1], held[3], held[4])} == {16}
+    with pytest.raises(FocusError, match=r"torch.float64 on cpu, the stream holds 2 rows .* on meta"):
+        feed.attend(0, 40)
 
 
 def expected(case: Case, query_groups: Tensor, start: int) -> Tensor:

@@ -40,9 +40,7 @@ def dense_attention(layer, query, key, value, documents, scaling, softcap, sink_
     else:
         match = (groups[:, :, None, :, None] == groups[:, None, :, None, :]).any(-1).any(-1)
 
-    logits = scaling * torch.einsum(
-        "bhqd,bhkd->bhqk", query, key.repeat_interleave(query.shape[1] // key.shape[1], 1)
-    )
+    logits = scaling * torch.einsum("bhqd,bhkd->bhqk", query, key.repeat_interleave(query.shape[1] // key.shape[1], 1))
     if config.temperature is not None:
         where = (~local if config.temperature_scope == "distant" else torch.ones_like(local)) & ~early
         t = router.layer_temperature()
