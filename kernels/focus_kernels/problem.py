@@ -152,6 +152,8 @@ def _check_temperature(temperature: float | Tensor | None, q_heads: int, device:
     if temperature is None:
         return None
     if not isinstance(temperature, Tensor):
+        if temperature == 1:
+            return None
         temperature = torch.tensor(float(temperature), dtype=torch.float64)
     if temperature.numel() == 1:
         temperature = temperature.reshape(())
@@ -159,8 +161,8 @@ def _check_temperature(temperature: float | Tensor | None, q_heads: int, device:
         raise FocusError(
             f"temperature must be one number or [{q_heads}], one per query head, got shape {list(temperature.shape)}"
         )
-    lowest = float(temperature.detach().min())
-    if not (lowest > 0 and math.isfinite(float(temperature.detach().max()))):
+    lowest, highest = (float(x) for x in torch.aminmax(temperature.detach()))
+    if not (lowest > 0 and math.isfinite(highest)):
         raise FocusError(f"temperature is {lowest}; it must be a positive number (1 is the pretrained softmax)")
     if not temperature.requires_grad and temperature.dim() == 0 and float(temperature) == 1.0:
         return None

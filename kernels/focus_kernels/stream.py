@@ -277,11 +277,11 @@ class KeyBuckets:
             raise FocusError(f"padding_mask must be {list(groups.shape[:2])}, got shape {list(padding_mask.shape)}")
         check_groups(groups, self.num_groups)
         if self.rows:
-            held = self.recent_key
-            if key.shape[0] != len(self.rows) or key.shape[1] != held.shape[1] or key.dtype != held.dtype:
+            held = self.recent  # [2, B, Hkv, room, D]
+            if key.shape[:2] != held.shape[1:3] or key.dtype != held.dtype or key.device != held.device:
                 raise FocusError(
-                    f"this chunk is {list(key.shape)} {key.dtype}, the stream holds {len(self.rows)} rows with "
-                    f"{held.shape[1]} heads of {held.dtype}"
+                    f"this chunk is {list(key.shape)} {key.dtype} on {key.device}, the stream holds {len(self.rows)} "
+                    f"rows with {held.shape[2]} heads of {held.dtype} on {held.device}"
                 )
             if (key.shape[3], value.shape[3]) != (self.key_size, self.value_size):
                 raise FocusError(
