@@ -74,8 +74,8 @@ def _load_gguf(path: Path, dtype: torch.dtype, options: dict[str, Any]) -> tuple
     except ImportError as error:
         raise FocusError(f"reading {path.name} needs the gguf package: pip install focus-retrofit[gguf]") from error
     # the weights are plain tensors now: without this save_pretrained would refuse them
-    if hasattr(model.config, "quantization_config"):
-        del model.config.quantization_config
+    if getattr(model, "hf_quantizer", None) is not None:
+        model.hf_quantizer.remove_quantization_config(model)
     model.config.name_or_path = path.stem
     if model.config.model_type.startswith("gemma"):
         tokenizer.add_bos_token = True  # these models fall apart without it, and the file does not say so

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from .scratch import lasting
 from .tiles import take
 
 Name = tuple[int, ...]
@@ -77,6 +78,7 @@ class Pool:
         if any(self.spans[name].used + count > self.spans[name].room for name, count in more.items()):
             self.rebuild({name: name for name in self.spans}, more)
 
+    @lasting
     def rebuild(self, sources: dict[Name, Name], more: dict[Name, int] | None = None) -> None:
         """Lay the pool out anew: each new list is a copy of the old one given for it, with room for `more` rows."""
         spans: dict[Name, Span] = {}

@@ -3,12 +3,30 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
+from functools import wraps
 from math import prod
+from typing import ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
 
 KEPT = 4 << 20  # bytes of a buffer that outlives its call
+
+
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
+
+
+def lasting(make: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+    """For functions whose tensors outlive the call: made in inference mode, they would be of no use outside it."""
+
+    @wraps(make)
+    def made(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
+        with torch.inference_mode(False), torch.no_grad():
+            return make(*args, **kwargs)
+
+    return made
 
 
 class Scratch(threading.local):
@@ -21,8 +39,13 @@ class Scratch(threading.local):
         """An uninitialised tensor of this shape, with the dtype and device of `like`."""
         count, key = prod(shape), (name, like.dtype, like.device)
         if key not in self.held or self.held[key].numel() < count:
-            self.held[key] = like.new_empty(count)
+            self.held[key] = self._make(like, count)
         return self.held[key][:count].view(shape)
+
+    @staticmethod
+    @lasting
+    def _make(like: Tensor, count: int) -> Tensor:
+        return torch.empty(count, dtype=like.dtype, device=like.device)
 
     def trim(self, kept: int = KEPT) -> None:
         """Let go of what is too large to keep."""

@@ -17,6 +17,7 @@ from .plan import multi_hot, split_by_group
 from .pool import Move, Name, Pool, held_size, page_of
 from .problem import MATCHES, FocusError, check_groups
 from .recent import Recent
+from .scratch import lasting
 
 
 class KeyBuckets:
@@ -240,7 +241,7 @@ class KeyBuckets:
         held = self.groups.shape[1]
         if first + count > held:
             room = first + count + max((first + count) // 16, 64)
-            self.groups = F.pad(self.groups, (0, 0, 0, room - held))
+            self.groups = lasting(F.pad)(self.groups, (0, 0, 0, room - held))
         self.groups[number : number + 1, first : first + count] = groups
         return count
 
@@ -251,13 +252,14 @@ class KeyBuckets:
             return
         needed = max(row.count for row in self.rows) + chunk
         room = self.sinks + needed + max(self.window // 4, 16)
-        recent = self.recent.new_empty(*self.recent.shape[:3], room, self.recent.shape[4])
+        recent = lasting(self.recent.new_empty)(*self.recent.shape[:3], room, self.recent.shape[4])
         for number, row in enumerate(self.rows):
             old = self.recent[:, number].narrow(2, row.start, row.count)
             recent[:, number].narrow(2, self.sinks, row.count).copy_(old)
             row.move(self.sinks, row.count)
         self.recent = recent
 
+    @lasting
     def _allocate(self, key: Tensor, groups: Tensor) -> None:
         batch, heads, _, size = key.shape
         self.rows = [Recent(start=self.sinks) for _ in range(batch)]

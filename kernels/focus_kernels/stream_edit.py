@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from .pool import held_size, page_of
 from .problem import FocusError
+from .scratch import lasting
 
 if TYPE_CHECKING:
     from .stream import KeyBuckets
@@ -61,6 +62,7 @@ def _crop_row(stream: KeyBuckets, number: int, length: int) -> None:
         pool.spans[(number,)].used = min(stream.sinks, length)
 
 
+@lasting
 def select_rows(stream: KeyBuckets, indices: Tensor | Sequence[int]) -> None:
     """Make the batch these rows; the identity costs nothing."""
     chosen = [int(i) for i in (indices.tolist() if isinstance(indices, Tensor) else indices)]
@@ -78,6 +80,7 @@ def select_rows(stream: KeyBuckets, indices: Tensor | Sequence[int]) -> None:
     stream.rows = [replace(stream.rows[i]) for i in chosen]
 
 
+@lasting
 def move(stream: KeyBuckets, device: torch.device) -> None:
     """Everything to a device; where its kernels read pages, the buckets are laid out in pages from then on."""
     if not stream.rows:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from .plan import Bucket
+from .scratch import lasting
 from .tiles import Tile
 
 BAND_ROWS = 4096  # rows of the band, or against the sinks, handled at once: bounds the memory of copies and results
@@ -181,6 +182,7 @@ def _equal_neighbours(spans: list[tuple[int, int]], most: int = 1 << 30) -> Iter
 
 
 @lru_cache(maxsize=16)
+@lasting
 def _stair_masks(width: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """[width + 1, width] additive masks: row b leaves the first b keys open."""
     place = torch.arange(width + 1, device=device)
@@ -218,6 +220,7 @@ def band_tiles(
 
 
 @lru_cache(maxsize=4)
+@lasting
 def _band_mask(rows: int, window: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     i, j = torch.arange(rows, device=device)[:, None], torch.arange(window + rows, device=device)
     mask = torch.zeros(rows, window + rows, dtype=dtype, device=device)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from focus_kernels import FocusError, KeyBuckets, attend_chunk
+from focus_kernels import FocusError, KeyBuckets, attend_chunk, focus_attention
 from focus_kernels.reference import matches
 
 from .cases import Case
@@ -332,3 +332,26 @@ def test_memory_is_that_of_the_keys(tokens: int, groups: str) -> None:
     assert worst <= 1.1
     tensors = [stream.recent, stream.groups, stream.pool.data]
     assert stream.memory() == sum(x.untyped_storage().nbytes() for x in tensors)
+
+
+def test_streams_and_calls_work_in_and_out_of_inference_mode():
+    """What was made in inference mode (buffers, masks, the stream itself) serves outside it too."""
+    generator = torch.Generator().manual_seed(0)
+    query, key, value = (torch.randn(1, 2, 400, 16, generator=generator) for _ in range(3))
+    groups = torch.randint(0, 3, (1, 400, 1), generator=generator)
+    options = {"num_groups": 3, "window": 20}
+    stream = KeyBuckets(**options)
+    with torch.inference_mode():
+        inside = focus_attention(query, key, value, groups, **options)
+        stream.prefill(key[:, :, :200], value[:, :, :200], groups[:, :200])
+    for modes in ((torch.no_grad, torch.inference_mode, torch.no_grad) * 67)[:200]:
+        with modes():
+            at = slice(stream.lengths[0], stream.lengths[0] + 1)
+            stream.append(key[:, :, at], value[:, :, at], groups[:, at])
+            torch.testing.assert_close(attend_chunk(query[:, :, at], stream), inside[:, :, at])
+    with torch.inference_mode():
+        stream.select_rows([0, 0])
+    stream.crop([3, 150])
+    query.requires_grad_()
+    focus_attention(query, key, value, groups, **options).sum().backward()
+    assert bool(query.grad.isfinite().all())
