@@ -20,7 +20,7 @@ from .recent import NearView
 if TYPE_CHECKING:
     from .stream import KeyBuckets
 
-CUT = 1024  # keys of a list that is worth cutting
+CUT = 4096  # keys of a list that is worth cutting
 BACKENDS = ("auto", "cpu", "cpu:chunked")
 _flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
 
@@ -41,7 +41,8 @@ def append_token(stream: KeyBuckets, key: Tensor, value: Tensor, groups: Tensor,
     ids = [listed for (listed,) in groups.tolist()]
     if any(min(listed) < 0 or max(listed) >= stream.num_groups or len(set(listed)) < len(listed) for listed in ids):
         check_groups(groups, stream.num_groups)
-    key, value = key.detach(), value.detach()
+    if key.requires_grad or value.requires_grad:
+        key, value = key.detach(), value.detach()
     stream.make_room(1)
     for number, row in enumerate(stream.rows):
         full = row.count > stream.window

@@ -74,9 +74,9 @@ def measure(layer: Layer, layers: int, repeats: int, note: Callable[[str], None]
     gc.collect()
     gc.freeze()  # or each collection would look at every span of every stream
     for _ in range(repeats):
-        draw()
-        for name, (seconds,) in interleaved(actions, 1, note).items():
-            times[name].append(seconds * 1e3)
+        for name, action in actions.items():
+            draw()  # just written, as projections leave them
+            times[name] += [seconds * 1e3 for seconds in interleaved({name: action}, 1, note)[name]]
     gc.unfreeze()
     best = {name: min(t) for name, t in times.items()}
     strongest = min(FULL, key=best.__getitem__)
