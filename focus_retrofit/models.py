@@ -66,6 +66,7 @@ def load_pretrained(
 
 
 def _load_gguf(path: Path, dtype: torch.dtype, options: dict[str, Any]) -> tuple[PreTrainedModel, Any]:
+    model: Any
     tokenizer: Any
     where = {"gguf_file": path.name}
     try:

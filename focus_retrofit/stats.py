@@ -40,11 +40,13 @@ class Stats:
 
 @dataclass(frozen=True)
 class LayerReport:
-    """One line of a report; `density` is the share of causal pairs that was computed."""
+    """One line of a report; `density` is the share of causal pairs that was computed, `distant` of those beyond the
+    window alone."""
 
     layer: int
     routing: str
     density: float | None = None
+    distant: float | None = None
     decode_density: float | None = None
     shares: list[float] = field(default_factory=list)
     confidence: float | None = None
@@ -67,12 +69,16 @@ class Report:
         state = "enabled" if self.enabled else "disabled"
         lines = [
             f"Focus {state}, mode {self.mode}, dense below position {self.dense_below}",
-            f"{'layer':>5}  {'routing':<24} {'density':>8} {'decoding':>8} {'confid.':>8} {'largest':>8}  group shares",
+            f"{'layer':>5}  {'routing':<24}"
+            + "".join(f" {x:>8}" for x in ("density", "distant", "decoding", "confid.", "largest"))
+            + "  group shares",
         ]
         for x in self.layers:
             shares = " ".join(f"{100 * share:3.0f}" for share in x.shares)
             largest = max(x.shares) if x.shares else None
-            numbers = "".join(f" {_percent(n):>8}" for n in (x.density, x.decode_density, x.confidence, largest))
+            numbers = "".join(
+                f" {_percent(n):>8}" for n in (x.density, x.distant, x.decode_density, x.confidence, largest)
+            )
             lines.append(f"{x.layer:>5}  {x.routing:<24}{numbers}  {shares}".rstrip())
         return "\n".join(lines)
 
@@ -85,7 +91,7 @@ def describe(layer: int, stats: Stats, config: FocusConfig, temperature: float |
     """Count what the last call left behind."""
     if stats.groups is None or stats.layout is None or stats.confidence is None:
         return LayerReport(layer, stats.routing, temperature=temperature)
-    visible = causal = 0
+    visible = causal = local = 0
     documents = stats.layout.documents
     for number, row in enumerate(stats.groups):
         if documents is None:
@@ -95,7 +101,7 @@ def describe(layer: int, stats: Stats, config: FocusConfig, temperature: float |
             parts = [row[ids == x] for x in ids.unique().tolist() if x >= 0]
         for part in parts:
             seen, there = count_pairs(part, config, stats.dense_below)
-            visible, causal = visible + seen, causal + there
+            visible, causal, local = visible + seen, causal + there, local + local_pairs(len(part), config.window)
     first = stats.groups[..., 0]
     if stats.layout.real is not None:
         first = first[stats.layout.real.to(first.device)]
@@ -104,11 +110,18 @@ def describe(layer: int, stats: Stats, config: FocusConfig, temperature: float |
         layer,
         stats.routing,
         visible / max(causal, 1),
+        (visible - local) / (causal - local) if causal > local else None,
         stats.read / stats.there if stats.there else None,
         (counts / counts.sum().clamp_min(1)).tolist(),
         float(stats.confidence),
         temperature,
     )
+
+
+def local_pairs(tokens: int, window: int) -> int:
+    """Causal pairs no further apart than the window."""
+    beyond = max(tokens - window - 1, 0)
+    return tokens * (tokens + 1) // 2 - beyond * (beyond + 1) // 2
 
 
 def count_pairs(groups: Tensor, config: FocusConfig, dense_below: int = 0) -> tuple[int, int]:

@@ -93,7 +93,7 @@ def main() -> None:
                 model.focus.balance(sample)
             found = perplexity(model, windows, name)
             layers = model.focus.report().layers
-        density = sum(line.density or 0 for line in layers) / len(layers)
+        density = sum(line.distant or 0 for line in layers) / len(layers)
         rows.append({"method": name, "density": density, **found})
         model.focus.unload()
         print(f"{name:32} density {density:.2f}  perplexity {found['perplexity']:.2f} ± {found['standard_error']:.2f}")

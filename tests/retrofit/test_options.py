@@ -10,7 +10,7 @@ import transformers
 
 from focus_retrofit import FocusConfig, FocusError, retrofit
 from focus_retrofit.balance import fit_potentials, sinkhorn
-from focus_retrofit.stats import count_pairs
+from focus_retrofit.stats import count_pairs, local_pairs
 from tests.matrix import BY_NAME, VOCABULARY
 
 from .oracle import expected, logits_of
@@ -111,7 +111,7 @@ def test_report_counts_pairs():
     assert [line.layer for line in report.layers] == [0, 1, 2]
     assert report.layers[0].routing.startswith("dense") and report.layers[0].density is None
     for line in report.layers[1:]:
-        assert "cpu" in line.routing
+        assert "cpu" in line.routing and 0 < line.distant < line.density
         assert abs(sum(line.shares) - 1) < 1e-6 and 0.25 < line.confidence <= 1
     assert "group shares" in str(report) and report.to_dict()["layers"][2]["density"] == report.layers[2].density
 
@@ -128,6 +128,8 @@ def test_density_is_the_share_of_visible_pairs(match, dense_below):
             seen = i - j <= 8 or j < 4 or bool(set(groups[i].tolist()) & set(keys))
             visible += seen or i < dense_below
     assert count_pairs(groups, config, dense_below) == (visible, 60 * 61 // 2)
+    for tokens in (1, 8, 9, 10, 60):
+        assert local_pairs(tokens, 8) == sum(i - j <= 8 for i in range(tokens) for j in range(i + 1))
 
 
 def test_parameters_of_gpt2():
