@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -79,41 +80,37 @@ def attend(
     assert router is not None
     check_call(layer, query, key, attention_mask, dropout, kwargs)
     query, key, value = to_one_dtype(query, key, value)
-    config, dense_below, tokens = focus.config, focus.dense_below, query.shape[2]
+    tokens = query.shape[2]
     documents = None if attention_mask is None else attention_mask[:, -tokens:].to(query.device)
-    layout = Layout(query.shape[0], tokens, documents, query.device)
-    logits = router.logits(hidden, None if layout.real is None else layout.real.to(hidden.device))
-    groups = router.groups(logits).to(query.device)
-    per_token = router.token_temperature(hidden)
+    routed = router.route(hidden, Layout(query.shape[0], tokens, documents, query.device))
     options: dict[str, Any] = {
         "scale": query.shape[3] ** -0.5 if scaling is None else scaling,
         "temperature": router.layer_temperature(),
         "softcap": softcap,
         "sink_logits": s_aux,
     }
+    note = partial(layer.stats.note_call, routed, focus.dense_below)
     if focus.mode == "soft":
-        layer.stats.note_call(logits, groups, layout, dense_below, f"soft ({config.gate} gate)")
-        out = soft_attention(
-            query, key, value, logits, layout, config, dense_below=dense_below, per_token=per_token, dropout=dropout,
-            **options,
-        )  # fmt: skip
+        note(f"soft ({focus.config.gate} gate)")
+        out = soft_attention(query, key, value, routed, focus, dropout=dropout, **options)
         return out.transpose(1, 2), None
-    options.update(temperature_scope=config.temperature_scope, backend=focus.backend)
+    options.update(temperature_scope=focus.config.temperature_scope, backend=focus.backend)
     if cache is not None and cache.length:
-        if config.leaks:
+        if focus.config.leaks:
             raise FocusError("balance='sinkhorn' looks at later tokens and cannot generate; use balance='potentials'")
-        out = attend_past(module, cache, query, groups, layout, config, dense_below, per_token, options, layer.stats)
+        out = attend_past(module, cache, query, routed, focus, options, layer.stats)
         return out.transpose(1, 2), None
     if cache is not None:
         chunk = cache.take_chunk(query.dtype)
-        cache.commit(*(latent_rows(chunk) if is_latent(module) else chunk), groups, layout.real, attended=True)
-    if tokens <= dense_below:
-        layer.stats.note_call(logits, groups, layout, dense_below, f"dense ({base})")
+        stored = latent_rows(chunk) if is_latent(module) else chunk
+        cache.commit(*stored, routed.groups, routed.layout.real, attended=True)
+    if tokens <= focus.dense_below:
+        note(f"dense ({base})")
         kwargs.update(scaling=scaling, dropout=dropout, softcap=softcap, s_aux=s_aux)
         given = {name: value for name, value in kwargs.items() if value is not None}
         return attend_densely(base, module, query, key, value, attention_mask, **given)
-    out, routing = attend_whole(query, key, value, groups, layout, config, dense_below, per_token, options)
-    layer.stats.note_call(logits, groups, layout, dense_below, f"hard ({routing})")
+    out, chosen = attend_whole(query, key, value, routed, focus, options)
+    note(f"hard ({chosen})")
     return out.transpose(1, 2), None
 
 

@@ -158,10 +158,15 @@ def adopt(cache: Cache, index: int, config: FocusConfig) -> FocusLayer:
         cache.layers.append(cache.layer_class_to_replicate())
     if index >= len(cache.layers):
         raise FocusError(f"the cache has {len(cache.layers)} layers, the model wants layer {index}")
-    layer = cache.layers[index]
-    if isinstance(layer, FocusLayer):
+    layer: Any = cache.layers[index]
+    if isinstance(layer, FocusLayer) and (layer.config == config or layer.length):
+        if layer.config != config:
+            raise FocusError(
+                f"layer {index} of the cache was filled by a model with other Focus options ({layer.config}): start "
+                "from an empty cache"
+            )
         return layer
-    if type(layer) is not DynamicLayer:
+    if type(layer) not in (DynamicLayer, FocusLayer):
         raise FocusError(
             f"layer {index} of the cache is a {type(layer).__name__}, which cannot hold groups: let generate make its "
             "default cache (cache_implementation=None or 'offloaded'), or pass FocusCache(model)"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -10,45 +10,32 @@ from torch import Tensor, nn
 from focus_kernels import KeyBuckets, attend_chunk, focus_attention, which_backend
 
 from .cache import FocusLayer
-from .config import FocusConfig
 from .latent import expand_output, is_latent, latent_query, latent_rows
-from .masks import Layout
+from .router import Routing
 from .stats import Stats
+
+if TYPE_CHECKING:
+    from .controller import Focus
 
 
 def attend_whole(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    groups: Tensor,
-    layout: Layout,
-    config: FocusConfig,
-    dense_below: int,
-    per_token: Tensor | None,
-    options: dict[str, Any],
+    query: Tensor, key: Tensor, value: Tensor, routed: Routing, focus: Focus, options: dict[str, Any]
 ) -> tuple[Tensor, str]:
-    """query [B, Hq, T, D], key/value [B, Hkv, T, *], groups [B, T, k] -> [B, Hq, T, Dv], and what computed it."""
+    """query [B, Hq, T, D], key/value [B, Hkv, T, *] of a whole sequence -> [B, Hq, T, Dv], and what computed it."""
+    config, layout, groups = focus.config, routed.layout, routed.groups
     shape: dict[str, Any] = {"window": config.window, "sinks": config.sinks}
-    routed = {"num_groups": config.num_groups, "match": config.match, **shape, **options}
-    shape["sequence_ids"] = layout.sequence_ids
-    chosen = which_backend(query[:, :, :1], key[:, :, :1], value[:, :, :1], groups[:, :1], **routed)
-    out: Any = focus_attention(
-        cooled(query, per_token),
-        key,
-        value,
-        groups,
-        padding_mask=layout.real,
-        sequence_ids=layout.sequence_ids,
-        **routed,
-    )
-    if not dense_below:
+    focused = {"num_groups": config.num_groups, "match": config.match, **shape, **options}
+    chosen = which_backend(query[:, :, :1], key[:, :, :1], value[:, :, :1], groups[:, :1], **focused)
+    shape["sequence_ids"] = focused["sequence_ids"] = layout.sequence_ids
+    cool = cooled(query, routed.per_token)
+    out: Any = focus_attention(cool, key, value, groups, padding_mask=layout.real, **focused)
+    if not focus.dense_below:
         return out, chosen
     positions = layout.positions()
-    early = (positions >= 0) & (positions < dense_below)
+    early = (positions >= 0) & (positions < focus.dense_below)
     plain = {**options, "temperature": None}
-    dense: Any = focus_attention(
-        query, key, value, torch.zeros_like(groups[..., :1]), num_groups=1, padding_mask=early, **shape, **plain
-    )
+    one_group = torch.zeros_like(groups[..., :1])
+    dense: Any = focus_attention(query, key, value, one_group, num_groups=1, padding_mask=early, **shape, **plain)
     return torch.where(early[:, None, :, None], dense, out), chosen
 
 
@@ -56,28 +43,27 @@ def attend_past(
     module: nn.Module,
     cache: FocusLayer,
     query: Tensor,
-    groups: Tensor,
-    layout: Layout,
-    config: FocusConfig,
-    dense_below: int,
-    per_token: Tensor | None,
+    routed: Routing,
+    focus: Focus,
     options: dict[str, Any],
     stats: Stats,
 ) -> Tensor:
     """The queries [B, Hq, c, D] of a chunk against the cache, into which it goes first -> [B, Hq, c, Dv]."""
     chunk, latent = cache.take_chunk(query.dtype), is_latent(module)
-    past = torch.tensor(cache.buckets.lengths, device=query.device)[:, None]
+    layout, groups, lengths = routed.layout, routed.groups, cache.buckets.lengths
     cache.commit(*(latent_rows(chunk) if latent else chunk), groups, layout.real, attended=False)
     if latent:
         query = latent_query(module, query)
-    early = (past + layout.positions() < dense_below) if dense_below else None  # [B, c]
+    early = None  # [B, c]: queries that still see everything
+    if min(lengths) < focus.dense_below:
+        early = torch.tensor(lengths, device=query.device)[:, None] + layout.positions() < focus.dense_below
     out: Any = None
     if early is None or not bool(early.all()):
-        out = attend_chunk(cooled(query, per_token), cache.buckets, **options)
+        out = attend_chunk(cooled(query, routed.per_token), cache.buckets, **options)
         if query.shape[2] == 1:
             note_reading(stats, cache.buckets, groups)
     if early is not None and bool(early.any()):
-        everywhere = torch.arange(config.num_groups, device=query.device).expand(*groups.shape[:2], -1)
+        everywhere = torch.arange(focus.config.num_groups, device=query.device).expand(*groups.shape[:2], -1)
         plain = {**options, "temperature": None}
         dense: Any = attend_chunk(query, cache.buckets, query_groups=everywhere, **plain)
         out = dense if out is None else torch.where(early[:, None, :, None], dense, out)

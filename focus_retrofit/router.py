@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor, nn
 
 from .adjunct import Adjunct
 from .balance import fit_potentials, sinkhorn
 from .config import FocusConfig
+from .masks import Layout
+
+
+@dataclass
+class Routing:
+    """What a router says of a chunk of tokens, and where they stand."""
+
+    layout: Layout
+    logits: Tensor  # [B, T, K]
+    groups: Tensor  # [B, T, k]
+    per_token: Tensor | None  # temperatures [B, T], for temperature='input'
 
 
 class Router(Adjunct):
@@ -28,6 +41,12 @@ class Router(Adjunct):
             self.temperature = nn.Parameter(torch.zeros(hidden_size))
 
     potentials: Tensor
+
+    def route(self, hidden: Tensor, layout: Layout) -> Routing:
+        """hidden [B, T, d] -> the groups of its tokens, on the layout's device."""
+        real = None if layout.real is None else layout.real.to(self.projection.device)
+        logits = self.logits(hidden, real)
+        return Routing(layout, logits, self.groups(logits).to(layout.device), self.token_temperature(hidden))
 
     def logits(self, hidden: Tensor, real: Tensor | None = None) -> Tensor:
         """hidden [B, T, d] -> balanced group scores [B, T, K]; `real` [B, T] marks what is not padding.

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .config import FocusConfig
-from .masks import Layout
+from .router import Routing
+
+if TYPE_CHECKING:
+    from .controller import Focus
 
 FAINTEST = 1e-12  # smallest overlap the log gate tells from nothing: its weight is 28 logits down
 
@@ -16,22 +20,20 @@ def soft_attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    logits: Tensor,
-    layout: Layout,
-    config: FocusConfig,
+    routed: Routing,
+    focus: Focus,
     *,
-    dense_below: int,
     scale: float,
     temperature: float | Tensor | None,
-    per_token: Tensor | None,
     softcap: float | None,
     sink_logits: Tensor | None,
     dropout: float,
 ) -> Tensor:
-    """query [B, Hq, T, D], key/value [B, Hkv, T, *], group logits [B, T, K] -> [B, Hq, T, Dv]; O(T^2).
+    """query [B, Hq, T, D], key/value [B, Hkv, T, *] -> [B, Hq, T, Dv]; O(T^2).
 
-    Queries at positions below `dense_below` see everything before them, ungated.
+    Queries at positions below `focus.dense_below` see everything before them, ungated.
     """
+    config, layout, per_token = focus.config, routed.layout, routed.per_token
     batch, heads, tokens, size = query.shape
     grouped = query.reshape(batch, key.shape[1], -1, tokens, size)  # [B, Hkv, G, T, D]
     high = torch.promote_types(query.dtype, torch.float32)
@@ -40,7 +42,7 @@ def soft_attention(
     positions = layout.positions()  # [B, T], -1 at padding
     distance = positions[:, :, None] - positions[:, None, :]
     visible = (distance >= 0) & layout.same_document()
-    focused = (positions >= dense_below)[:, :, None]
+    focused = (positions >= focus.dense_below)[:, :, None]
     distant = ((distance > config.window) & focused)[:, None, None]
     gated = distant & (positions >= config.sinks)[:, None, None, None, :]
     if temperature is not None:
@@ -49,7 +51,7 @@ def soft_attention(
     if per_token is not None:
         scores = torch.where(focused[:, None, None], scores / per_token[:, None, None, :, None].to(scores), scores)
 
-    assignments = logits.softmax(-1).to(query.device)
+    assignments = routed.logits.softmax(-1).to(query.device)
     overlap = (assignments @ assignments.mT)[:, None, None].to(high)  # [B, 1, 1, T, T]
     if config.gate == "multiplicative":
         scores = torch.where(gated, scores * torch.sigmoid(config.gate_strength * overlap), scores)

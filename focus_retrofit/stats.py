@@ -13,6 +13,7 @@ from focus_kernels.problem import Problem
 
 from .config import FocusConfig
 from .masks import Layout
+from .router import Routing
 
 
 @dataclass
@@ -27,11 +28,11 @@ class Stats:
     read: int = 0  # keys read by decoding since, and keys there were
     there: int = 0
 
-    def note_call(self, logits: Tensor, groups: Tensor, layout: Layout, dense_below: int, routing: str) -> None:
-        best = logits.detach().softmax(-1).amax(-1)
-        if layout.real is not None:
-            best = best[layout.real.to(best.device)]
-        self.groups, self.layout, self.confidence = groups, layout, best.mean()
+    def note_call(self, routed: Routing, dense_below: int, routing: str) -> None:
+        best = routed.logits.detach().softmax(-1).amax(-1)
+        if routed.layout.real is not None:
+            best = best[routed.layout.real.to(best.device)]
+        self.groups, self.layout, self.confidence = routed.groups, routed.layout, best.mean()
         self.dense_below, self.routing, self.read, self.there = dense_below, routing, 0, 0
 
     def note_decoding(self, read: int, there: int) -> None:

@@ -1,74 +1,152 @@
-"""Writes the README's table of kernel speeds from kernels/results/*.json; --check only says whether it is current."""
+"""Writes the tables of README.md and kernels/README.md from the result files; --check says whether they are current."""
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-BEGIN, END = "<!-- kernel results: scripts/results_table.py -->", "<!-- end of kernel results -->"
+KERNELS = ROOT / "kernels" / "results"
 FIRST = ("k8-k1", "long")
-HEAD = (
-    "| layer | tokens | method | ms | density | bound | speedup | over one call | efficiency | memory |\n"
-    "|---|---|---|---|---|---|---|---|---|---|\n"
-)
+HEADLINES = {"k8-k1": ("1/1", "focus cpu:sorted"), "long": ("1/1", "focus auto"), "gqa": ("9/3", "focus cpu:sorted")}
 
 
 def tokens(count: int) -> str:
     return f"{count >> 20}M" if count >= 1 << 20 else f"{count >> 10}K"
 
 
-def row(record: dict[str, Any], result: dict[str, Any]) -> str:
+def table(head: str, rows: list[list[str]]) -> str:
+    names = [name.strip() for name in head.split("|")]
+    lines = [names, ["---"] * len(names), *rows]
+    return "".join("| " + " | ".join(cells) + " |\n" for cells in lines)
+
+
+def kernel_records(wanted: set[str] | None = None) -> list[dict[str, Any]]:
+    """Result files of the kernel benchmark, the most asked for first; decoding has a schema of its own."""
+    paths = sorted(KERNELS.glob("*.json"), key=lambda path: (path.stem not in FIRST, path))
+    records = [{"file": path.stem, **json.loads(path.read_text())} for path in paths]
+    return [r for r in records if r["schema"] == 1 and (wanted is None or r["file"] in wanted)]
+
+
+def shape(record: dict[str, Any]) -> str:
     layer = record["layer"]
-    shape = f"K={layer['num_groups']} k={layer['top_k']} {layer['match']}, heads {layer['q_heads']}/{layer['kv_heads']}"
-    if "--backward" in record["command"]:
-        shape += ", forward + backward"
+    text = f"K={layer['num_groups']} k={layer['top_k']} {layer['match']}, heads {layer['q_heads']}/{layer['kv_heads']}"
+    return text + (", forward + backward" if "--backward" in record["command"] else "")
 
-    def number(key: str, form: str) -> str:
-        return "-" if result[key] is None else format(result[key], form)
 
-    cells = [
-        shape,
+def number(value: float | None, form: str = ".2f") -> str:
+    return "-" if value is None else format(value, form)
+
+
+def kernel_row(record: dict[str, Any], result: dict[str, Any]) -> list[str]:
+    milliseconds = result["seconds"] * 1e3
+    return [
+        shape(record),
         tokens(result["tokens"]),
         result["method"] + (" (sampled)" if result["sampled"] else ""),
-        f"{result['seconds'] * 1e3:.1f}" if result["seconds"] < 1 else f"{result['seconds'] * 1e3:.0f}",
+        f"{milliseconds:.1f}" if milliseconds < 1000 else f"{milliseconds:.0f}",
         f"{result['density']:.1%}",
-        f"{result['pair_bound']:.2f}",
-        f"{result['speedup']:.2f}",
-        number("speedup_over_one_call", ".2f"),
-        f"{result['efficiency']:.2f}",
-        number("memory_ratio", ".2f"),
+        number(result["pair_bound"]),
+        number(result["speedup"]),
+        number(result["speedup_over_one_call"]),
+        number(result["efficiency"]),
+        number(result["memory_ratio"]),
     ]
-    return "| " + " | ".join(cells) + " |\n"
 
 
-def table() -> str:
-    lines = [HEAD]
-    machines = set()
-    for path in sorted((ROOT / "kernels" / "results").glob("*.json"), key=lambda path: (path.stem not in FIRST, path)):
-        record = json.loads(path.read_text())
-        if record["schema"] != 1:  # of decoding: another table
-            continue
-        m = record["machine"]
-        machines.add(f"{m['cpu']}, {m['threads']} threads, {m['capability']}, torch {m['torch']}")
-        lines += [row(record, r) for r in record["results"] if not r["method"].startswith("full")]
-    where = " and ".join(sorted(machines))
-    lines.append(f"\nMeasured on {where}; fp32, head size 64. ")
-    lines.append("Each file in kernels/results names its command; `scripts/bench_kernels.sh` has them all.\n")
-    return "".join(lines)
+def machine(record: dict[str, Any]) -> str:
+    m = record["machine"]
+    return f"{m['cpu']}, {m['threads']} threads, {m['capability']}, torch {m['torch']}"
+
+
+def all_kernels() -> str:
+    records = kernel_records()
+    rows = [kernel_row(r, one) for r in records for one in r["results"] if not one["method"].startswith("full")]
+    where = " and ".join(sorted({machine(r) for r in records}))
+    head = "layer | tokens | method | ms | density | bound | speedup | over one call | efficiency | memory"
+    return table(head, rows) + (
+        f"\nMeasured on {where}; fp32, head size 64. Each file in kernels/results names its command; "
+        "`scripts/bench_kernels.sh` has them all.\n"
+    )
+
+
+def headlines() -> str:
+    rows = []
+    for record in kernel_records(set(HEADLINES)):
+        heads, method = HEADLINES[record["file"]]
+        for one in record["results"]:
+            if one["method"] == method:
+                row = kernel_row(record, one)
+                rows.append([row[1], heads, *row[4:6], *row[6:10]])
+    return (
+        "**One attention layer, whole sequence**, K = 8, k = 1, window 128, over full FlashAttention, same engine "
+        "(the faster of its two forms; short lengths lose). All of it: [kernels/README.md](kernels/README.md).\n\n"
+        + table("tokens | heads | density | bound | speedup | over one call | efficiency | memory", rows)
+    )
+
+
+def decoding() -> str:
+    record = json.loads((KERNELS / "decode.json").read_text())
+    rows = []
+    for one in record["results"]:
+        focus, full = one["focus"], one["full"]
+        best = full[one["strongest"]]
+        rows.append(
+            [
+                tokens(one["tokens"]),
+                f"{best['step_ms']:.1f}",
+                f"{full['torch.cat']['step_ms']:.1f}" if "torch.cat" in full else "-",
+                f"{focus['step_ms']:.1f}",
+                number(one["pair_bound"]),
+                number(one["speedup"]),
+                number(one["efficiency"]),
+                number(one["cache_ratio"]),
+            ]
+        )
+    return (
+        "**Decoding**, attention of 30 layers, 9/3 heads of 64 (SmolLM2-135M), K = 8, k = 1, ms per token "
+        f"(`{record['command']}`).\n\n"
+        + table("context | full ms | with torch.cat | Focus ms | bound | speedup | efficiency | cache", rows)
+    )
+
+
+def untrained() -> str:
+    record = json.loads((ROOT / "results" / "untrained_router.json").read_text())
+    rows = [
+        [r["method"], f"{r['distant']:.0%}", f"{r['perplexity']:.2f} ± {r['standard_error']:.2f}"]
+        for r in record["rows"]
+    ]
+    return (
+        f"**Before any training**, SmolLM2-135M on the Python reference, {record['windows']} windows of "
+        f"{record['tokens']} tokens, K = 4, k = 1, window 128 (`{record['command']}`). The standard error is over "
+        "windows, which differ much; the methods are compared on the same ones.\n\n"
+        + table("attention | distant pairs | perplexity", rows)
+    )
+
+
+def front_page() -> str:
+    return "\n".join((untrained(), decoding(), headlines()))
+
+
+SECTIONS: list[tuple[str, str, Callable[[], str]]] = [
+    ("README.md", "results", front_page),
+    ("kernels/README.md", "kernel results", all_kernels),
+]
 
 
 def main() -> int:
-    path = ROOT / "README.md"
-    before, _, rest = path.read_text().partition(BEGIN)
-    _, _, after = rest.partition(END)
-    wanted = f"{before}{BEGIN}\n{table()}{END}{after}"
-    if "--check" in sys.argv:
-        return int(wanted != path.read_text())
-    path.write_text(wanted)
-    return 0
+    stale = 0
+    for name, section, make in SECTIONS:
+        path, begin, end = ROOT / name, f"<!-- {section} -->", f"<!-- end of {section} -->"
+        before, _, rest = path.read_text().partition(begin)
+        wanted = f"{before}{begin}\n{make()}{end}{rest.partition(end)[2]}"
+        stale += wanted != path.read_text()
+        if "--check" not in sys.argv:
+            path.write_text(wanted)
+    return stale if "--check" in sys.argv else 0
 
 
 if __name__ == "__main__":

@@ -73,7 +73,7 @@ def main() -> None:
     sample = ids[: 4 * tokens].view(4, tokens)
     windows = ids[len(ids) - count * tokens :].view(count, tokens)
 
-    rows = [{"method": "full attention", "density": 1.0, **perplexity(model, windows, "full")}]
+    rows = [{"method": "full attention", "density": 1.0, "distant": 1.0, **perplexity(model, windows, "full")}]
     cases: list[tuple[str, dict[str, Any], Groups | None, bool, int]] = [
         *((f"router, balanced, seed {seed}", {}, None, True, seed) for seed in (0, 1, 2)),
         ("router, balanced, no sinks", {"sinks": 0}, None, True, 0),
@@ -93,10 +93,12 @@ def main() -> None:
                 model.focus.balance(sample)
             found = perplexity(model, windows, name)
             layers = model.focus.report().layers
-        density = sum(line.distant or 0 for line in layers) / len(layers)
-        rows.append({"method": name, "density": density, **found})
+        density, distant = (
+            sum(getattr(line, part) or 0 for line in layers) / len(layers) for part in ("density", "distant")
+        )
+        rows.append({"method": name, "density": density, "distant": distant, **found})
         model.focus.unload()
-        print(f"{name:32} density {density:.2f}  perplexity {found['perplexity']:.2f} ± {found['standard_error']:.2f}")
+        print(f"{name:32} distant {distant:.2f}  perplexity {found['perplexity']:.2f} ± {found['standard_error']:.2f}")
     if options.json:
         command = " ".join(["python", "scripts/untrained_router.py", *sys.argv[1:]])
         facts = {"command": command, "model": "smollm2-135m", "tokens": tokens, "windows": count, "window": 128}

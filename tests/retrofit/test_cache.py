@@ -165,6 +165,9 @@ def test_refusals():
     refuses("holds 20 tokens", lambda: cache.crop(-21))
     with pytest.raises(ValueError, match="negative"):
         cache.crop(5)
+    other = make(window=9)
+    refuses("other Focus options", lambda: feed(other, cache, IDS[:, 20:21]))
+    feed(other, FocusCache(MODEL), IDS[:, :20])
     refuses("retrofitted model", lambda: FocusCache(LLAMA.make()))
 
 
