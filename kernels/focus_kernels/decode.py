@@ -46,34 +46,39 @@ def append_token(stream: KeyBuckets, key: Tensor, value: Tensor, groups: Tensor,
     stream.make_room(1)
     for number, row in enumerate(stream.rows):
         full = row.count > stream.window
-        place = row.start + (row.turn if full else row.count)
-        slot = stream.recent.narrow(1, number, 1).narrow(3, place, 1)  # [2, 1, H, 1, D]
+        mine = stream.recent if batch == 1 else stream.recent.narrow(1, number, 1)
+        slot = mine.narrow(3, row.start + (row.turn if full else row.count), 1)  # [2, 1, H, 1, D]
         if full:
-            _evict(stream, number, row.length - row.count, slot)
-            row.turn = (row.turn + 1) % row.count
+            _replace(stream, number, slot, ids[number])
         else:
+            stream.note_groups(number, groups[number])
             row.count += 1
         slot_key, slot_value = slot.unbind()
         slot_key.copy_(key if batch == 1 else key.narrow(0, number, 1))
         slot_value.copy_(value if batch == 1 else value.narrow(0, number, 1))
-        stream.note_groups(number, groups if batch == 1 else groups.narrow(0, number, 1))
         row.length, row.chunk, row.places, row.listed = row.length + 1, 1, None, ids[number]
     stream.chunk = 1
     return True
 
 
-def _evict(stream: KeyBuckets, number: int, position: int, token: Tensor) -> None:
-    """Copy a token [2, 1, H, 1, D] that leaves the window to the end of its bucket, unless it is a sink."""
-    if position < stream.sinks:
-        return
-    pool = stream.pool
-    name = (number, *stream.bucket_name(stream.groups[number, position].tolist()))
-    span = pool.spans.get(name)
-    if span is None or span.used == span.room:
-        pool.reserve({name: 1})
-        span = pool.spans[name]
-    pool.batched.narrow(3, span.start + span.used, 1).copy_(token)
-    span.used += 1
+def _replace(stream: KeyBuckets, number: int, slot: Tensor, listed: list[int]) -> None:
+    """A row's oldest recent token, in slot [2, 1, H, 1, D], makes way for one with these groups: it is copied to the
+    end of its bucket, unless it is a sink."""
+    row, pool = stream.rows[number], stream.pool
+    if row.pending > stream.window:  # they are all that is known of the recent tokens: not one may be lost
+        stream.settle(number)
+    if row.ids is None:
+        row.ids = stream.recent_groups(number).tolist()
+    if row.length - row.count >= stream.sinks:
+        name = (number, *stream.bucket_name(row.ids[row.turn]))
+        span = pool.spans.get(name)
+        if span is None or span.used == span.room:
+            pool.reserve({name: 1})
+            span = pool.spans[name]
+        pool.batched.narrow(3, span.start + span.used, 1).copy_(slot)
+        span.used += 1
+    row.ids[row.turn] = listed
+    row.turn, row.pending = (row.turn + 1) % row.count, row.pending + 1
 
 
 def serves(stream: KeyBuckets, problem: Problem, backend: str) -> bool:

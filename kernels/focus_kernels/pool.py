@@ -17,7 +17,7 @@ SLACK = 16  # a list that moves gets a sixteenth of its length to spare
 LEAST = 16  # rows to spare at least
 
 
-@dataclass
+@dataclass(slots=True)
 class Span:
     """Where one list stands: rows [start, start + used) of the pool, with room up to start + room."""
 

@@ -18,7 +18,7 @@ class NearView(NamedTuple):
     value: Tensor
 
 
-@dataclass
+@dataclass(slots=True)
 class Recent:
     """The newest tokens of one row: [start, start + count) of its buffer; the first has position `first`.
 
@@ -34,6 +34,8 @@ class Recent:
     places: Tensor | None = None  # where they stood in the chunk, if some of it was padding
     near: NearView | None = None
     listed: list[int] | None = None  # groups of a chunk of one, where they are known without asking a tensor
+    ids: list[list[int]] | None = None  # the same of all recent tokens, in the order in which they stand
+    pending: int = 0  # newest tokens whose groups are only there
 
     @property
     def first(self) -> int:
@@ -42,3 +44,8 @@ class Recent:
     def move(self, start: int, count: int) -> None:
         """What stood in front of `start` does no longer."""
         self.start, self.count, self.fronted = start, count, 0
+
+    def newest(self, count: int) -> list[list[int]]:
+        """Groups of the last `count` tokens by position, from `ids`."""
+        ids = self.ids or []
+        return (ids[self.turn :] + ids[: self.turn])[len(ids) - count :]

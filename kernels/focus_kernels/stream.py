@@ -160,12 +160,21 @@ class KeyBuckets:
                 yield (number, *name), index
 
     def straighten(self) -> None:
-        """Recent tokens in position order again, as all but decoding expects them."""
+        """Recent tokens in position order again and all groups written down, as all but decoding expects them."""
         for number, row in enumerate(self.rows):
+            self.settle(number)
             if row.turn:
                 mine = self.recent[:, number].narrow(2, row.start, row.count)
                 mine.copy_(mine.roll(-row.turn, 2))
-                row.turn = 0
+            row.turn, row.ids = 0, None
+
+    def settle(self, number: int) -> None:
+        """Write down the groups that decoding has only taken note of."""
+        row = self.rows[number]
+        if row.pending:
+            newest = torch.tensor(row.newest(row.pending), dtype=self.groups.dtype)
+            self.note_groups(number, newest, row.length - row.pending)
+            row.pending = 0
 
     def recent_groups(self, number: int) -> Tensor:
         """[count, k], of a row's recent tokens."""
@@ -235,14 +244,14 @@ class KeyBuckets:
             part.narrow(1, row.start + row.count, count).copy_(new)
         row.count, row.length = row.count + count, row.length + count
 
-    def note_groups(self, number: int, groups: Tensor) -> int:
-        """Write down the groups [n, k] or [1, n, k] of a row's next tokens; gives n."""
-        first, count = self.rows[number].length, groups.shape[-2]
+    def note_groups(self, number: int, groups: Tensor, first: int | None = None) -> int:
+        """Write down the groups [n, k] of a row's tokens from a position on, by default the next ones; gives n."""
+        first, count = self.rows[number].length if first is None else first, groups.shape[0]
         held = self.groups.shape[1]
         if first + count > held:
             room = first + count + max((first + count) // 16, 64)
             self.groups = lasting(F.pad)(self.groups, (0, 0, 0, room - held))
-        self.groups[number : number + 1, first : first + count] = groups
+        self.groups[number, first : first + count] = groups
         return count
 
     def make_room(self, chunk: int) -> None:

@@ -73,6 +73,7 @@ def select_rows(stream: KeyBuckets, indices: Tensor | Sequence[int]) -> None:
         raise FocusError(
             f"cannot select rows {chosen} of a stream of {total} rows: give at least one of 0..{total - 1}"
         )
+    stream.straighten()
     places = torch.tensor(chosen, device=stream.device)
     stream.recent, stream.groups = stream.recent.index_select(1, places), stream.groups.index_select(0, places)
     sources = {(new, *name[1:]): name for new, old in enumerate(chosen) for name in stream.pool.spans if name[0] == old}
@@ -85,6 +86,7 @@ def move(stream: KeyBuckets, device: torch.device) -> None:
     """Everything to a device; where its kernels read pages, the buckets are laid out in pages from then on."""
     if not stream.rows:
         return
+    stream.straighten()
     pool = stream.pool
     stream.recent, stream.groups, pool.data = (x.to(device) for x in (stream.recent, stream.groups, pool.data))
     for row in stream.rows:

@@ -62,7 +62,7 @@ class Memory:
     def keys_read(self) -> int:
         """Keys that the stream's last token sees."""
         row, spans = self.stream.rows[0], self.stream.pool.spans
-        names = self.stream.matching(0, self.stream.query_groups(0, None)[0].tolist())
+        names = self.stream.matching(0, row.listed or [])
         return row.count + min(self.layer.sinks, row.first) + sum(spans[name].used for name in names)
 
 
