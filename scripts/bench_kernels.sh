@@ -14,4 +14,4 @@ bench --lengths 8K,32K --backward --backends cpu:sorted,cpu:chunked --repeats 3 
 bench --lengths 4K,16K --backends auto,flex --dense --repeats 3 --json $out/peers.json
 bench --lengths 64K --heads 9/3 --backends cpu:sorted,cpu:chunked --stream 1024 --repeats 2 --json $out/gqa.json
 bench --lengths 128K,256K,1M --repeats 2 --json $out/long.json
-.venv/bin/python -m focus_kernels.bench.decode --lengths 4K,16K,64K --repeats 7 --json $out/decode.json
+.venv/bin/python -m focus_kernels.bench.decode --lengths 4K,16K,64K --json $out/decode.json

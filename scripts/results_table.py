@@ -110,10 +110,7 @@ def decoding() -> str:
         "**Decoding**, attention of 30 layers, 9/3 heads of 64 (SmolLM2-135M), K = 8, k = 1, ms per token "
         f"(`{record['command']}`). *Full* is the fastest of seven ways to read a full cache, written to in place; "
         "*with torch.cat* is one that grows as transformers' does. *Cache* is memory over the full cache's.\n\n"
-        + table(
-            "context | full ms | with torch.cat | Focus ms | full MB read | Focus MB read | bound | speedup | efficiency | cache",
-            rows,
-        )
+        + table(head, rows)
     )
 
 
