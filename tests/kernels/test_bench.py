@@ -102,7 +102,7 @@ def test_the_choice_of_engine_is_the_measured_one() -> None:
 def test_decode_writes_table_and_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "out.json"
     arguments = ["--lengths", "512,1K", "--layers", "2", "--heads", "4/2", "--head-size", "16", "--window", "32"]
-    assert decode.main([*arguments, "--top-k", "2", "--repeats", "1", "--json", str(path)]) == 0
+    assert decode.main([*arguments, "--top-k", "2", "--repeats", "1", "--burst", "2", "--json", str(path)]) == 0
     record = json.loads(path.read_text())
     assert record["command"][:3] == ["python", "-m", "focus_kernels.bench.decode"]
     assert [r["tokens"] for r in record["results"]] == [512, 1024]

@@ -42,41 +42,42 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     add("--heads", default="9/3", help="query heads, or query/key heads (%(default)s)")
     add("--head-size", type=int, default=64)
     add("--dtype", default="fp32", choices=DTYPES)
-    add("--repeats", type=int, default=7, help="best of this many, in turn (%(default)s; more up to 16K)")
+    add("--burst", type=int, default=8, help="tokens in a row, of which the median counts (%(default)s)")
+    add("--repeats", type=int, default=3, help="best of this many bursts, in turn (%(default)s; more up to 16K)")
     add("--json", type=Path, help="write the results here")
     return parser.parse_args(argv)
 
 
-def measure(layer: Layer, layers: int, repeats: int, note: Callable[[str], None]) -> dict[str, Any]:
-    """One length: every way to attend, with and without taking in the token."""
+def measure(layer: Layer, layers: int, repeats: int, burst: int, note: Callable[[str], None]) -> dict[str, Any]:
+    """One length: every way to attend, with and without taking in the token; of each burst of tokens, as generation
+    makes them, the median."""
     note(f"filling {layers} caches of {layer.tokens} tokens")
     stack = [Memory(layer, seed) for seed in range(layers)]
     for name in token.check(stack):
         note(f"checking {name}")
     token.attend_focus(stack[1:-1], append=True)  # all streams are one token further, and in one state
 
-    def step() -> None:
-        token.attend_focus(stack, append=True)
-
     def draw() -> None:
         for memory in stack:
             memory.token = memory.draw()
 
-    # between the two of Focus, a whole full cache is read: neither finds its keys in the processor's cache
-    actions: dict[str, Action] = {"focus, attend": partial(token.attend_focus, stack, False)}
-    for name, attend in FULL.items():
-        actions[f"{name}, attend"] = partial(token.attend_full, stack, attend, False)
-    actions["focus"] = step
+    actions: dict[str, Action] = {}
     for name, attend in FULL.items():
         actions[name] = partial(token.attend_full, stack, attend, True)
+        actions[f"{name}, attend"] = partial(token.attend_full, stack, attend, False)
     actions["cat + sdpa"] = partial(token.attend_copied, stack)
+    actions["focus"] = partial(token.attend_focus, stack, True)
+    actions["focus, attend"] = partial(token.attend_focus, stack, False)
     times: dict[str, list[float]] = {name: [] for name in actions}
     gc.collect()
     gc.freeze()  # or each collection would look at every span of every stream
     for _ in range(repeats):
         for name, action in actions.items():
-            draw()  # just written, as projections leave them
-            times[name] += [seconds * 1e3 for seconds in interleaved({name: action}, 1, note)[name]]
+            some = []
+            for _ in range(burst):
+                draw()  # just written, as projections leave them
+                some += interleaved({name: action}, 1, note)[name]
+            times[name].append(median(some) * 1e3)
     gc.unfreeze()
     best = {name: min(t) for name, t in times.items()}
     strongest = min(FULL, key=best.__getitem__)
@@ -186,7 +187,7 @@ def main(argv: list[str] | None = None) -> int:
             repeats *= max(16384 // layer.tokens, 1) * 3
         try:
             with torch.no_grad():
-                result = measure(layer, args.layers, repeats, note)
+                result = measure(layer, args.layers, repeats, args.burst, note)
         except Red as red:
             print(f"no speed is reported: {red}", file=sys.stderr)
             return 1
