@@ -37,6 +37,7 @@ class FocusLayer(DynamicLayer):
             sinks=self.config.sinks,
             match=self.config.match,
         )
+        self.offloaded = False
         self.expected = False  # a Focus attention function is going to take the next chunk
         self.chunk: tuple[Tensor, Tensor] | None = None  # updated, not yet committed
         self.columns: Tensor | None = None  # [B, T] true at real tokens, once there was padding
@@ -120,7 +121,13 @@ class FocusLayer(DynamicLayer):
         self._select(torch.arange(self.batch_size)[indices.cpu()])
 
     def offload(self) -> None:
-        if self.length:
+        """To the CPU; transformers asks for it before the chunk is attended, so `release` does it once more."""
+        self.offloaded = True
+        self.release()
+
+    def release(self) -> None:
+        """The attention of a chunk is done: an offloaded layer goes back to the CPU."""
+        if self.offloaded and self.length:
             self.buckets.to(torch.device("cpu"))
 
     def prefetch(self) -> None:

@@ -108,8 +108,8 @@ def decoding() -> str:
     ]
     return (
         "**Decoding**, attention of 30 layers, 9/3 heads of 64 (SmolLM2-135M), K = 8, k = 1, ms per token "
-        f"(`{record['command']}`). *Full* is the fastest of seven ways to read a full cache, written to in place; "
-        "*with torch.cat* is one that grows as transformers' does. *Cache* is memory over the full cache's.\n\n"
+        f"(`{' '.join(record['command'])}`). *Full* is the fastest of seven ways to read a full cache, written to in "
+        "place; *with torch.cat* is one that grows as transformers' does. *Cache* is memory over the full cache's.\n\n"
         + table(head, rows)
     )
 

@@ -51,47 +51,14 @@ def focus_attention(
     query, key, value, temperature and sink_logits, through the logsumexp too.
     """
     chosen, call = _prepare(
-        query, key, value, groups, num_groups, window, sinks, match, scale, temperature, temperature_scope, softcap,
-        sink_logits, padding_mask, sequence_ids, backend, return_lse,
-    )  # fmt: skip
-    out, lse = chosen.run(call)
-    return (out, lse) if return_lse else out
-
-
-def which_backend(query: Tensor, key: Tensor, value: Tensor, groups: Tensor, **options: Any) -> str:
-    """The backend that `focus_attention` takes for these arguments, with its engine where it has a choice of two."""
-    bound = signature(focus_attention).bind(query, key, value, groups, **options)
-    bound.apply_defaults()
-    chosen, call = _prepare(*bound.args, **bound.kwargs)
-    return f"{chosen.name}:{pick_engine(call)}" if hasattr(chosen, "attend_stream") else chosen.name
-
-
-def _prepare(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    groups: Tensor,
-    num_groups: int,
-    window: int,
-    sinks: int,
-    match: str,
-    scale: float | None,
-    temperature: float | Tensor | None,
-    temperature_scope: str,
-    softcap: float | None,
-    sink_logits: Tensor | None,
-    padding_mask: Tensor | None,
-    sequence_ids: Tensor | None,
-    backend: str,
-    return_lse: bool,
-) -> tuple[Backend, Call]:
-    check_tensors(query, key, value, groups)
-    check_groups(groups, num_groups)
-    problem = check_problem(
-        q_heads=query.shape[1],
-        head_size=query.shape[3],
-        device=query.device,
-        top_k=groups.shape[2],
+        query,
+        key,
+        value,
+        groups,
+        backend=backend,
+        padding_mask=padding_mask,
+        sequence_ids=sequence_ids,
+        return_lse=return_lse,
         num_groups=num_groups,
         window=window,
         sinks=sinks,
@@ -102,6 +69,36 @@ def _prepare(
         softcap=softcap,
         sink_logits=sink_logits,
     )
+    out, lse = chosen.run(call)
+    return (out, lse) if return_lse else out
+
+
+def which_backend(query: Tensor, key: Tensor, value: Tensor, groups: Tensor, **options: Any) -> str:
+    """The backend that `focus_attention` takes for these arguments, with its engine where it has a choice of two."""
+    given = signature(focus_attention).bind(query, key, value, groups, **options)
+    given.apply_defaults()
+    chosen, call = _prepare(*given.args, **given.kwargs)
+    return f"{chosen.name}:{pick_engine(call)}" if hasattr(chosen, "attend_stream") else chosen.name
+
+
+def _prepare(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    groups: Tensor,
+    *,
+    backend: str,
+    padding_mask: Tensor | None,
+    sequence_ids: Tensor | None,
+    return_lse: bool,
+    **problem: Any,
+) -> tuple[Backend, Call]:
+    """Check everything, and find who computes it."""
+    check_tensors(query, key, value, groups)
+    check_groups(groups, problem["num_groups"])
+    checked = check_problem(
+        q_heads=query.shape[1], head_size=query.shape[3], device=query.device, top_k=groups.shape[2], **problem
+    )
     documents = sequences(query.shape[0], query.shape[2], padding_mask, sequence_ids, query.device)
-    call = Call(query, key, value, groups, problem, documents, padding_mask, sequence_ids, return_lse)
+    call = Call(query, key, value, groups, checked, documents, padding_mask, sequence_ids, return_lse)
     return find(backend, call)

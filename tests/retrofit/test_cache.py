@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from transformers import DynamicCache, StaticCache
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
+from focus_kernels import KeyBuckets
 from focus_retrofit import FocusCache, FocusConfig, FocusError, retrofit
 from focus_retrofit.cache import FocusLayer
 from tests.matrix import BY_NAME, VOCABULARY
@@ -112,6 +113,24 @@ def test_reset_and_offload():
         assert layer.buckets.device.type == "cpu"
         layer.prefetch()
     close(feed(MODEL, cache, IDS[:, 50:]), logits_of(MODEL, IDS)[:, 50:])
+
+
+def test_offloaded_layers_are_on_the_device_only_while_they_are_attended(monkeypatch):
+    """As transformers drives it: update, then offload, then attention. Moves are recorded: there is one device here."""
+    moves, real = [], KeyBuckets.to
+    monkeypatch.setattr(KeyBuckets, "to", lambda self, device: moves.append(device.type) or real(self, device))
+    cache = FocusCache(MODEL)
+    plain = type(cache).update
+
+    def update(self, key, value, index, *args, **kwargs):
+        found = plain(self, key, value, index, *args, **kwargs)
+        self.layers[index].offload()
+        return found
+
+    monkeypatch.setattr(FocusCache, "update", update)
+    found = [feed(MODEL, cache, part) for part in IDS.split([50, 1, 39], 1)]
+    close(torch.cat(found, 1), logits_of(MODEL, IDS))
+    assert moves == ["cpu"] * 3 * 5  # after the prompt; then at each update and after each attention
 
 
 def test_the_model_and_plain_caches_become_focus_caches():
