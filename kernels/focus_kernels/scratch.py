@@ -34,13 +34,21 @@ class Scratch(threading.local):
 
     def __init__(self) -> None:
         self.held: dict[tuple[str, torch.dtype, torch.device], Tensor] = {}
+        self.views: dict[tuple[str, tuple[int, ...], torch.dtype, torch.device], Tensor] = {}  # as they were last asked
 
     def room(self, name: str, shape: tuple[int, ...], like: Tensor) -> Tensor:
         """An uninitialised tensor of this shape, with the dtype and device of `like`."""
-        count, key = prod(shape), (name, like.dtype, like.device)
-        if key not in self.held or self.held[key].numel() < count:
-            self.held[key] = self._make(like, count)
-        return self.held[key][:count].view(shape)
+        asked = (name, shape, like.dtype, like.device)
+        view = self.views.get(asked)
+        if view is None:
+            count, key = prod(shape), (name, like.dtype, like.device)
+            if key not in self.held or self.held[key].numel() < count:
+                self.held[key] = self._make(like, count)
+                self.views.clear()
+            if len(self.views) > 64:
+                self.views.clear()
+            view = self.views[asked] = lasting(self.held[key][:count].view)(shape)
+        return view
 
     @staticmethod
     @lasting
@@ -49,7 +57,9 @@ class Scratch(threading.local):
 
     def trim(self, kept: int = KEPT) -> None:
         """Let go of what is too large to keep."""
-        self.held = {k: x for k, x in self.held.items() if x.numel() * x.element_size() <= kept}
+        if any(x.numel() * x.element_size() > kept for x in self.held.values()):
+            self.held = {k: x for k, x in self.held.items() if x.numel() * x.element_size() <= kept}
+            self.views.clear()
 
 
 scratch = Scratch()

@@ -50,7 +50,8 @@ class TileOps(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """`count` blocks of `size` query rows from `start`; block b reads `width` keys from key_start + b * key_step."""
+    """`count` blocks of `size` query rows from `start`, side by side or every `row_step`; block b reads `width` keys
+    from key_start + b * key_step."""
 
     start: int
     size: int
@@ -62,10 +63,14 @@ class Tile:
     mask: Tensor | None = None  # additive, [1 or count, 1, size, width]
     causal: bool = False
     first: bool = False  # the first tile to reach its rows: written, not merged
+    row_step: int = 0
     fold: bool = False  # whatever follows, always of this many rows: heads that share keys may be folded into rows
 
     def rows(self, x: Tensor) -> Tensor:
         """[H, L, ...] -> [count, H, size, ...], a view."""
+        if self.row_step and self.count > 1:
+            part = x.narrow(1, self.start, (self.count - 1) * self.row_step + self.size)
+            return part.unfold(1, self.size, self.row_step).transpose(0, 1).movedim(-1, 2)
         part = x.narrow(1, self.start, self.count * self.size)
         return part.unsqueeze(0) if self.count == 1 else part.unflatten(1, (self.count, self.size)).transpose(0, 1)
 

@@ -116,9 +116,11 @@ def causal_tiles(cuts: list[Cut]) -> Iterator[Tile]:
     """Buckets whose rows are their keys: a causal square per tile (neighbours in one call), whole rectangles before."""
     pieces = [piece for c in cuts for piece in c.pieces]
     for first, count in _equal_neighbours([(p.offset, p.grain.rows) for p in pieces]):
-        rows = pieces[first].grain.rows
-        start = pieces[first].offset
-        yield Tile(start, rows, start, rows, count, rows, causal=True, first=True)
+        grain, start = pieces[first].grain, pieces[first].offset
+        rows, sub = grain.rows, grain.sub if grain is BROAD else grain.rows
+        yield Tile(start, sub, start, sub, count * rows // sub, sub, causal=True, first=True)
+        if rows > sub:  # the primitive computes a square whole: half of one needs no causality
+            yield Tile(start + sub, sub, start, sub, count, rows, row_step=rows)
     for c in cuts:
         for piece in c.pieces:
             if piece.start:

@@ -94,7 +94,9 @@ def measure(layer: Layer, args: argparse.Namespace, note: Callable[[str], None])
             times["full, balanced"] = [t / share for t in times["full, balanced"]]
         note("memory")
         memory = {name: peak_bytes(action) for name, action in actions.items()} if layer.tokens <= 1 << 18 else {}
-        planning = min(interleaved({"plan": partial(methods.plan, layer, "chunked")}, 3, note)["plan"])
+        engines = {name: methods.engine_of(layer, name) for name in actions}
+        plans: dict[str, Action] = {e: partial(methods.plan, layer, e) for e in engines.values() if e}
+        planning = {engine: min(found) for engine, found in interleaved(plans, 5, note).items()}
     best = {name: min(t) for name, t in times.items()}
     full = min(seconds for name, seconds in best.items() if name.startswith("full"))
     bound = layer.full_pairs / layer.visible
@@ -114,7 +116,7 @@ def measure(layer: Layer, args: argparse.Namespace, note: Callable[[str], None])
                 "speedup": full / seconds,
                 "speedup_over_one_call": best["full"] / seconds if "full" in best else None,
                 "efficiency": full / seconds / bound if sparse else full / seconds,
-                "plan_share": planning / seconds if name.startswith("focus") else None,
+                "plan_share": planning[engine] / seconds if (engine := engines[name]) else None,
                 "peak_extra_bytes": memory.get(name),
                 "memory_ratio": ratio(layer, memory, name),
             }

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..api import focus_attention
+from ..api import focus_attention, which_backend
 from ..attend import attend_chunk
 from ..backends import cpu
 from ..plan import make_plan
@@ -58,6 +59,15 @@ def sampled_share(tokens: int) -> float:
 def focus(layer: Layer, backend: str) -> Tensor:
     out = focus_attention(*layer.tensors, layer.groups, backend=backend, **layer.options)  # type: ignore[arg-type]
     return out  # type: ignore[return-value]
+
+
+def engine_of(layer: Layer, method: str) -> str | None:
+    """The engine whose plan a method runs on, if it has one."""
+    backend = method.removeprefix("focus ")
+    if backend == "auto":
+        options: dict[str, Any] = layer.options
+        backend = which_backend(*layer.tensors, layer.groups, **options)
+    return backend.partition(":")[2] or None
 
 
 def plan(layer: Layer, engine: str) -> object:
