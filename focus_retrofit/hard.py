@@ -77,11 +77,6 @@ def cooled(query: Tensor, per_token: Tensor | None) -> Tensor:
 
 def note_reading(stats: Stats, buckets: KeyBuckets, groups: Tensor) -> None:
     """How many keys a decoding step read, of how many there are."""
-    spans, sets = buckets.pool.spans, buckets.match == "share" and groups.shape[2] > 1
     for number, (row, looked) in enumerate(zip(buckets.rows, groups[:, -1].tolist(), strict=True)):
-        read = row.count + min(buckets.sinks, row.first)
-        if sets:
-            far = [s for name, s in spans.items() if name[0] == number and not set(looked).isdisjoint(name[1:])]
-        else:
-            far = [spans[number, group] for group in looked if (number, group) in spans]
-        stats.note_decoding(read + sum(span.used for span in far), row.length)
+        far = sum(buckets.pool.spans[name].used for name in buckets.matching(number, looked))
+        stats.note_decoding(row.count + min(buckets.sinks, row.first) + far, row.length)

@@ -107,16 +107,14 @@ def base_mask(base: str, query: Tensor, kv_length: int, documents: Tensor | None
     """The mask that the base implementation would have been given: for layers that stay dense."""
     if base not in ALL_MASK_ATTENTION_FUNCTIONS:
         return None
-    function, packed = causal_mask_function, False
-    if documents is not None:
-        packed = bool((documents != documents.amax(1, keepdim=True)).logical_and(documents >= 0).any())
-        if packed:
+    layout, function = Layout(query.shape[0], kv_length, documents, query.device), causal_mask_function
+    packed = layout.sequence_ids
+    if packed is not None:
 
-            def together(row: Tensor, head: Tensor, q: Tensor, k: Tensor) -> Tensor:
-                return documents[row, q] == documents[row, k]
+        def together(row: Tensor, head: Tensor, q: Tensor, k: Tensor) -> Tensor:
+            return packed[row, q] == packed[row, k]
 
-            function = and_masks(causal_mask_function, together)
-    real = None if documents is None or bool((documents >= 0).all()) else documents >= 0
+        function = and_masks(causal_mask_function, together)
     return ALL_MASK_ATTENTION_FUNCTIONS[base](
         batch_size=query.shape[0],
         q_length=query.shape[2],
@@ -124,8 +122,8 @@ def base_mask(base: str, query: Tensor, kv_length: int, documents: Tensor | None
         q_offset=kv_length - query.shape[2],
         kv_offset=0,
         mask_function=function,
-        attention_mask=real,
-        allow_is_causal_skip=not packed,
+        attention_mask=layout.real,
+        allow_is_causal_skip=packed is None,
         dtype=query.dtype,
         config=config,
         use_vmap=False,

@@ -174,10 +174,10 @@ def machine() -> dict[str, Any]:
     }
 
 
-def main(argv: list[str] | None = None) -> int:
-    args = parse(argv)
+def layer_of(args: argparse.Namespace) -> Layer:
+    """The layer that the options describe; its length is still to be set."""
     q_heads, _, kv_heads = args.heads.partition("/")
-    base = Layer(
+    return Layer(
         tokens=0,
         num_groups=args.groups,
         top_k=args.top_k,
@@ -190,6 +190,11 @@ def main(argv: list[str] | None = None) -> int:
         dtype=DTYPES[args.dtype],
         device=args.device,
     )
+
+
+def main(argv: list[str] | None = None) -> int:
+    args = parse(argv)
+    base = layer_of(args)
 
     def note(text: str) -> None:
         if sys.stderr.isatty():

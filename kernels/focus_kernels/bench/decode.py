@@ -17,7 +17,7 @@ import torch
 
 from ..pool import SLACK
 from . import token
-from .__main__ import DTYPES, count, machine
+from .__main__ import DTYPES, count, layer_of, machine
 from .gate import Red
 from .measure import Action, interleaved
 from .problems import Layer
@@ -45,6 +45,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     add("--burst", type=int, default=8, help="tokens in a row, of which the median counts (%(default)s)")
     add("--repeats", type=int, default=3, help="best of this many bursts, in turn (%(default)s; more up to 16K)")
     add("--json", type=Path, help="write the results here")
+    parser.set_defaults(device="cpu")
     return parser.parse_args(argv)
 
 
@@ -156,19 +157,7 @@ def show(result: dict[str, Any]) -> str:
 
 def main(argv: list[str] | None = None) -> int:
     args = parse(argv)
-    q_heads, _, kv_heads = args.heads.partition("/")
-    base = Layer(
-        tokens=0,
-        num_groups=args.groups,
-        top_k=args.top_k,
-        window=args.window,
-        sinks=args.sinks,
-        match=args.match,
-        q_heads=int(q_heads),
-        kv_heads=int(kv_heads or q_heads),
-        size=args.head_size,
-        dtype=DTYPES[args.dtype],
-    )
+    base = layer_of(args)
 
     def note(text: str) -> None:
         if sys.stderr.isatty():
