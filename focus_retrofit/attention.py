@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -18,9 +19,22 @@ from .hard import attend_past, attend_whole
 from .latent import is_latent, latent_rows
 from .layer import ATTRIBUTE, Layer
 from .masks import Layout, base_mask, make_mask_function
+from .router import Routing
 from .soft import soft_attention
 
 Output = tuple[Tensor, Tensor | None]
+
+
+@dataclass
+class Seen:
+    """What a layer was given in a call, for `focus.watch`: to look at, not to change."""
+
+    index: int
+    hidden: Tensor  # [B, T, d]
+    query: Tensor  # [B, Hq, T, D]
+    key: Tensor  # [B, Hkv, T, D]
+    routed: Routing
+    options: dict[str, Any]  # scale, softcap, sink_logits, temperature
 
 
 def register(base: str) -> str:
@@ -90,6 +104,8 @@ def attend(
         "sink_logits": s_aux,
     }
     note = partial(layer.stats.note_call, routed, focus.dense_below)
+    if focus.watch is not None:
+        focus.watch(Seen(layer.index, hidden, query, key, routed, options))
     if focus.mode == "soft":
         note(f"soft ({focus.config.gate} gate)")
         out = soft_attention(query, key, value, routed, focus, dropout=dropout, **options)
@@ -106,7 +122,7 @@ def attend(
         stored = latent_rows(chunk) if is_latent(module) else chunk
         cache.commit(*stored, routed.groups, routed.layout.real, attended=True)
         cache.release()
-    if tokens <= focus.dense_below:
+    if tokens <= focus.dense_below or focus.mode == "dense":
         note(f"dense ({base})")
         kwargs.update(scaling=scaling, dropout=dropout, softcap=softcap, s_aux=s_aux)
         given = {name: value for name, value in kwargs.items() if value is not None}

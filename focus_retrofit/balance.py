@@ -14,12 +14,29 @@ def fit_potentials(scores: Tensor, start: Tensor, rounds: int = 200, tolerance: 
     Sinkhorn's column scaling to convergence: of these K numbers only, so that a token's assignment is its own.
     """
     potentials, count = start.clone(), scores.shape[1]
-    for _ in range(rounds):
+    for _ in range(rounds if scores.shape[0] else 0):
         shares = torch.softmax(scores + potentials, -1).mean(0)
         potentials = potentials - shares.clamp_min(1e-12).log() - math.log(count)
         if float((shares * count - 1).abs().max()) < tolerance:
             break
     return potentials - potentials.mean()
+
+
+def from_all_ranks(scores: Tensor) -> Tensor:
+    """scores [N, K] of this process -> those of all processes of a distributed run, in order of their ranks."""
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return scores
+    ranks = torch.distributed.get_world_size()
+    if ranks == 1:
+        return scores
+    count = torch.tensor([scores.shape[0]], device=scores.device)
+    counts = [torch.zeros_like(count) for _ in range(ranks)]
+    torch.distributed.all_gather(counts, count)
+    most = max(int(n) for n in counts)
+    padded = torch.nn.functional.pad(scores, (0, 0, 0, most - scores.shape[0])).contiguous()
+    parts = [torch.empty_like(padded) for _ in range(ranks)]
+    torch.distributed.all_gather(parts, padded)
+    return torch.cat([part[: int(n)] for part, n in zip(parts, counts, strict=True)])
 
 
 def sinkhorn(scores: Tensor, rounds: int, real: Tensor | None = None) -> Tensor:

@@ -37,9 +37,17 @@ class FocusConfig:
         "what keeps groups balanced: 'potentials' (learned offsets, causal), 'sinkhorn' (the paper's: sees the future, "
         "not for generation) or 'softmax' (nothing)",
     )
+    balance_decay: float = option(
+        0.9, "how much of the potentials stays with each training batch, 0 <= decay < 1; training itself uses the batch's own"
+    )
     sinkhorn_rounds: int = option(10, "rounds of Sinkhorn normalisation for balance='sinkhorn'")
     gate: Gate = option("log", "training gate on distant pairs: 'log' (adds log of the overlap) or 'multiplicative'")
     gate_strength: float = option(5.0, "slope of the multiplicative gate's sigmoid")
+    explore: int | None = option(
+        None,
+        "groups per query whose pairs get a gradient in hard training: top_k (sparse cost) to num_groups (sees what it "
+        "misses); None is num_groups",
+    )
     temperature: float | str | None = option(
         None, "focal temperature: None (1), a number, 'learned' (one per layer) or 'input' (from each token's state)"
     )
@@ -76,6 +84,15 @@ class FocusConfig:
                 raise FocusError(f"{name} is {value!r}; it must be a whole number, at least {least}")
         if self.top_k > self.num_groups:
             raise FocusError(f"top_k is {self.top_k} but num_groups is {self.num_groups}; use top_k <= num_groups")
+        if self.explore is not None and not (
+            isinstance(self.explore, int) and self.top_k <= self.explore <= self.num_groups
+        ):
+            raise FocusError(
+                f"explore is {self.explore!r}; it must be from top_k ({self.top_k}) to num_groups ({self.num_groups}), "
+                "or None for all"
+            )
+        if not isinstance(self.balance_decay, int | float) or not 0 <= self.balance_decay < 1:
+            raise FocusError(f"balance_decay is {self.balance_decay!r}; it must be at least 0 and below 1")
         if self.sinks > self.window:
             raise FocusError(f"sinks is {self.sinks} but window is {self.window}; use sinks <= window")
         for name in ("tau", "gate_strength", "temperature_min", "temperature_max"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from .layer import ATTRIBUTE, Layer
 from .router import Router
 from .stats import Report, describe
 
-MODES = ("hard", "soft")
+MODES = ("hard", "soft", "dense")
 
 
 class Focus(Adjunct):
@@ -33,12 +33,14 @@ class Focus(Adjunct):
         super().__init__()
         self.config, self.backend, self.dense_below = config, backend, dense_below
         self.enabled = True
+        self.watch: Callable[[Any], None] | None = None  # is shown what each layer is given, an attention.Seen
         self.routers = nn.ModuleDict()
         self._mode = "hard"
         self._model = ref(model)
         self._layers: list[Layer] = []
         self._trained: set[str] = set()  # base parameters that had a gradient before
         self._names = ("", "")  # attention implementations: the base's, and ours over it
+        self._hook = model.register_forward_pre_hook(self._begin)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Focus:
         """As part of its model: the copy controls the copied model."""
@@ -60,7 +62,8 @@ class Focus(Adjunct):
 
     @property
     def mode(self) -> str:
-        """'hard': routing as served. 'soft': the dense training gate, differentiable in the routers."""
+        """'hard': routing as served. 'soft': the dense training gate. 'dense': attention as in the base, routed for
+        `watch` alone."""
         return self._mode
 
     @mode.setter
@@ -129,13 +132,12 @@ class Focus(Adjunct):
         """Take Focus out: no hook, no attribute, no frozen flag is left. Returns the model as it was."""
         model = self.model
         self._switch(False)
+        self._hook.remove()
         for module in model.modules():
             layer = vars(module).pop(ATTRIBUTE, None)
             if layer is not None and layer.hook is not None:
                 layer.hook.remove()
-        for name, parameter in model.named_parameters():
-            if name in self._trained:
-                parameter.requires_grad_(True)
+        self.unfreeze()
         del model.focus
         return model
 
@@ -174,6 +176,13 @@ class Focus(Adjunct):
             lines.append(describe(layer.index, layer.stats, self.config, temperature))
         return Report(self.mode, self.enabled, self.dense_below, lines)
 
+    def groups_seen(self, index: int) -> Tensor:
+        """First group of each token [B, T] in a layer's last whole-sequence call."""
+        layer = next((layer for layer in self._layers if layer.index == index), None)
+        if layer is None or layer.stats.groups is None:
+            raise FocusError(f"layer {index} has not been run yet, or is not retrofitted")
+        return layer.stats.groups[..., 0]
+
     def save_pretrained(self, directory: str | os.PathLike[str], results: Mapping[str, Any] | None = None) -> Path:
         """Write the adapter (config, tensors, card) to a directory, all or nothing; `results` go on the card."""
         from .adapter import save_adapter
@@ -196,6 +205,11 @@ class Focus(Adjunct):
             f"parameters={self.num_parameters()}"
         )
 
+    def _begin(self, model: nn.Module, args: tuple[Any, ...]) -> None:
+        """Forward pre-hook of the model: a new batch has potentials of its own."""
+        for router in self.routers.values():
+            router.batch = None  # type: ignore[assignment]
+
     def attach(self, layer: Layer, module: nn.Module) -> None:
         """Put a layer beside its attention module, hooked if it has a router."""
         self._layers.append(layer)
@@ -203,6 +217,12 @@ class Focus(Adjunct):
         if layer.router is not None:
             self.routers[str(layer.index)] = layer.router
             layer.hook = module.register_forward_pre_hook(layer.before, with_kwargs=True)
+
+    def unfreeze(self) -> None:
+        """Base parameters train again, those that did before the retrofit: for full fine-tuning."""
+        for name, parameter in self.model.named_parameters():
+            if name in self._trained:
+                parameter.requires_grad_(True)
 
     def freeze(self) -> None:
         """No base parameter trains any more."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from focus_kernels import KeyBuckets, attend_chunk, focus_attention, which_backend
+from focus_kernels import KeyBuckets, attend_chunk, focus_attention, gated_attention, which_backend
 
 from .cache import FocusLayer
 from .latent import expand_output, is_latent, latent_query, latent_rows
@@ -21,14 +21,24 @@ if TYPE_CHECKING:
 def attend_whole(
     query: Tensor, key: Tensor, value: Tensor, routed: Routing, focus: Focus, options: dict[str, Any]
 ) -> tuple[Tensor, str]:
-    """query [B, Hq, T, D], key/value [B, Hkv, T, *] of a whole sequence -> [B, Hq, T, Dv], and what computed it."""
+    """query [B, Hq, T, D], key/value [B, Hkv, T, *] of a whole sequence -> [B, Hq, T, Dv], and what computed it.
+
+    Where the router learns, its soft assignments get a gradient too.
+    """
     config, layout, groups = focus.config, routed.layout, routed.groups
     shape: dict[str, Any] = {"window": config.window, "sinks": config.sinks}
     focused = {"num_groups": config.num_groups, "match": config.match, **shape, **options}
     chosen = which_backend(query[:, :, :1], key[:, :, :1], value[:, :, :1], groups[:, :1], **focused)
     shape["sequence_ids"] = focused["sequence_ids"] = layout.sequence_ids
     cool = cooled(query, routed.per_token)
-    out: Any = focus_attention(cool, key, value, groups, padding_mask=layout.real, **focused)
+    focused["padding_mask"] = layout.real
+    out: Any
+    if torch.is_grad_enabled() and routed.logits.requires_grad:
+        soft = routed.logits.softmax(-1)
+        explored = soft.detach().topk(config.explore or config.num_groups, -1).indices.to(query.device)
+        out = gated_attention(cool, key, value, groups, soft, explored=explored, **focused)
+    else:
+        out = focus_attention(cool, key, value, groups, **focused)
     if not focus.dense_below:
         return out, chosen
     positions = layout.positions()

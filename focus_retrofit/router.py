@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from .adjunct import Adjunct
-from .balance import fit_potentials, sinkhorn
+from .balance import fit_potentials, from_all_ranks, sinkhorn
 from .config import FocusConfig
 from .masks import Layout
 
@@ -18,7 +18,7 @@ class Routing:
     """What a router says of a chunk of tokens, and where they stand."""
 
     layout: Layout
-    logits: Tensor  # [B, T, K]
+    logits: Tensor  # [B, T, K], their softmax is the soft assignment
     groups: Tensor  # [B, T, k]
     per_token: Tensor | None  # temperatures [B, T], for temperature='input'
 
@@ -30,6 +30,7 @@ class Router(Adjunct):
         super().__init__()
         self.config = config
         self.fitting, self.fitted = False, 0  # whether potentials are being fitted, and on how many batches they were
+        self.batch: Tensor | None = None  # potentials of the batch that is being trained on, [K]
         projection = torch.randn(hidden_size, config.group_dim, generator=generator) * hidden_size**-0.5
         centroids = torch.randn(config.num_groups, config.group_dim, generator=generator) * config.group_dim**-0.5
         self.projection = nn.Parameter(projection)  # [d, d_g]
@@ -56,15 +57,36 @@ class Router(Adjunct):
         with torch.autocast(hidden.device.type, enabled=False):
             projected = hidden.to(self.projection.device, torch.float32) @ self.projection.float()
             scores = projected @ self.centroids.float().T / self.config.tau
-        if self.fitting and self.config.balance == "potentials":
-            with torch.no_grad():
-                known = scores.flatten(0, 1) if real is None else scores[real]
-                fitted = fit_potentials(known, self.potentials)
-                self.fitted += 1
-                self.potentials += (fitted - self.potentials) / self.fitted  # the mean over batches
         if self.config.balance == "sinkhorn":
             return sinkhorn(scores, self.config.sinkhorn_rounds, real)
-        return scores + self.potentials if self.config.balance == "potentials" else scores
+        return scores + self._potentials(scores, real) if self.config.balance == "potentials" else scores
+
+    @property
+    def learning(self) -> bool:
+        """Whether this forward pass is one of training, as of batch normalisation: `train()`, with gradients on."""
+        return self.training and torch.is_grad_enabled() and self.projection.requires_grad
+
+    @torch.no_grad()
+    def _potentials(self, scores: Tensor, real: Tensor | None) -> Tensor:
+        """What is saved; in training the batch's own, which what is saved then follows.
+
+        The batch's stay until the model's next forward pass: a checkpointed layer that runs again must route the same.
+        """
+        if not (self.fitting or self.learning):
+            return self.potentials
+        if self.fitting or self.batch is None:
+            known = scores.detach().flatten(0, 1) if real is None else scores.detach()[real]
+            if self.learning and not self.fitting:
+                known = from_all_ranks(known)
+            fitted = fit_potentials(known, self.potentials)
+            if self.fitting:
+                self.fitted += 1
+                self.potentials += (fitted - self.potentials) / self.fitted  # the mean over batches
+                return self.potentials
+            self.batch = fitted
+            fresh = not bool(self.potentials.any())
+            self.potentials += (fitted - self.potentials) * (1 if fresh else 1 - self.config.balance_decay)
+        return self.batch
 
     def groups(self, logits: Tensor) -> Tensor:
         """logits [B, T, K] -> the k best groups of each token [B, T, k], best first."""

@@ -43,6 +43,7 @@ def retrofit(model: Model, config: FocusConfig | None = None, *, backend: str = 
             layer.router = Router(hidden_size, config, generator).to(device_of(one.module))
         focus.attach(layer, one.module)
     focus.freeze()
+    focus.train(model.training)
     model.focus = focus
     focus._switch(True)
     return model

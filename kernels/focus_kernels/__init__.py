@@ -3,6 +3,7 @@
 from .api import focus_attention, which_backend
 from .attend import attend_chunk
 from .backends import BackendError, available_backends
+from .gated import gated_attention
 from .problem import FocusError
 from .reference import reference_attention
 from .stream import KeyBuckets
@@ -15,6 +16,7 @@ __all__ = [
     "attend_chunk",
     "available_backends",
     "focus_attention",
+    "gated_attention",
     "reference_attention",
     "which_backend",
 ]

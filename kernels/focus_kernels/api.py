@@ -50,35 +50,39 @@ def focus_attention(
     Returns [B, Hq, T, Dv] (0 at padding) and, if asked, the logsumexp [B, Hq, T] (-inf at padding). Differentiable in
     query, key, value, temperature and sink_logits, through the logsumexp too.
     """
-    chosen, call = _prepare(
-        query,
-        key,
-        value,
-        groups,
-        backend=backend,
-        padding_mask=padding_mask,
-        sequence_ids=sequence_ids,
-        return_lse=return_lse,
-        num_groups=num_groups,
-        window=window,
-        sinks=sinks,
-        match=match,
-        scale=scale,
-        temperature=temperature,
-        temperature_scope=temperature_scope,
-        softcap=softcap,
-        sink_logits=sink_logits,
-    )
+    options: dict[str, Any] = {
+        "backend": backend,
+        "padding_mask": padding_mask,
+        "sequence_ids": sequence_ids,
+        "return_lse": return_lse,
+        "num_groups": num_groups,
+        "window": window,
+        "sinks": sinks,
+        "match": match,
+        "scale": scale,
+        "temperature": temperature,
+        "temperature_scope": temperature_scope,
+        "softcap": softcap,
+        "sink_logits": sink_logits,
+    }
+    chosen, call = _prepare(query, key, value, groups, **options)
     out, lse = chosen.run(call)
     return (out, lse) if return_lse else out
 
 
 def which_backend(query: Tensor, key: Tensor, value: Tensor, groups: Tensor, **options: Any) -> str:
     """The backend that `focus_attention` takes for these arguments, with its engine where it has a choice of two."""
+    chosen, call = prepare(query, key, value, groups, **options)
+    return f"{chosen.name}:{pick_engine(call)}" if hasattr(chosen, "attend_stream") else chosen.name
+
+
+def prepare(
+    query: Tensor, key: Tensor, value: Tensor, groups: Tensor, needs: str | None = None, **options: Any
+) -> tuple[Backend, Call]:
+    """A checked call, and who would compute it; takes the arguments of `focus_attention`, and has its defaults."""
     given = signature(focus_attention).bind(query, key, value, groups, **options)
     given.apply_defaults()
-    chosen, call = _prepare(*given.args, **given.kwargs)
-    return f"{chosen.name}:{pick_engine(call)}" if hasattr(chosen, "attend_stream") else chosen.name
+    return _prepare(*given.args, needs=needs, **given.kwargs)
 
 
 def _prepare(
@@ -87,13 +91,14 @@ def _prepare(
     value: Tensor,
     groups: Tensor,
     *,
+    needs: str | None = None,
     backend: str,
     padding_mask: Tensor | None,
     sequence_ids: Tensor | None,
     return_lse: bool,
     **problem: Any,
 ) -> tuple[Backend, Call]:
-    """Check everything, and find who computes it."""
+    """Check everything, and find who computes it; `needs` as in `find`."""
     check_tensors(query, key, value, groups)
     check_groups(groups, problem["num_groups"])
     checked = check_problem(
@@ -101,4 +106,4 @@ def _prepare(
     )
     documents = sequences(query.shape[0], query.shape[2], padding_mask, sequence_ids, query.device)
     call = Call(query, key, value, groups, checked, documents, padding_mask, sequence_ids, return_lse)
-    return find(backend, call)
+    return find(backend, call, needs)

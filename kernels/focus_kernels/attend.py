@@ -81,7 +81,7 @@ def attend_chunk(
     else:
         buckets.straighten()
         call = Call(query, buckets.recent_key, buckets.recent_value, buckets.groups, problem, [], None, None)
-        out, lse = find(backend, call, stream=True)[0].attend_stream(query, buckets, problem, query_groups)
+        out, lse = find(backend, call, needs="attend_stream")[0].attend_stream(query, buckets, problem, query_groups)
     if sink_logits is not None:
         add_sink_logits_(out, lse, sink_logits)
     if buckets.value_size != out.shape[3]:

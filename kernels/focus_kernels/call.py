@@ -26,6 +26,7 @@ class Call:
     sequence_ids: Tensor | None
     want_lse: bool = True
     engine: str = "auto"
+    distant_only: bool = False  # backward of the pairs beyond the window alone; chunked engine
 
     @property
     def needs_grad(self) -> bool:

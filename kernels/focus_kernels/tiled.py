@@ -38,6 +38,7 @@ class Tiled:
 
     def __init__(self, ops: TileOps, q: Tensor, k: Tensor, v: Tensor, groups: Tensor, plan: Plan, problem: Problem):
         self.ops, self.groups, self.plan, self.problem = ops, groups, plan, problem
+        self.distant_only = False
         self.query_size, self.value_size = q.shape[-1], v.shape[-1]
         self.size = max(q.shape[-1], v.shape[-1])  # the primitive wants one head size
         self.q, self.k, self.v = (_pad(x, self.size) for x in (q, k, v))
@@ -52,7 +53,8 @@ class Tiled:
 
     def parts(self) -> Iterator[Part]:
         """Band first (it reaches every row), then sinks and buckets."""
-        yield from self._band()
+        if not self.distant_only:
+            yield from self._band()
         if not self.plan.causal and self.length > self.problem.window + 1:
             yield from self._sinks()
         batch: list[Bucket] = []

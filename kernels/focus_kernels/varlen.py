@@ -80,7 +80,8 @@ class VarlenRunner:
         groups = [s.take(call.groups, 0) for s in call.sequences]
         engine = pick_engine(call, HEAD_SIZE - size)
         plans = [make_plan(engine, g, problem) for g in groups]
-        yield band(plans, groups, problem, dtype)
+        if not call.distant_only:
+            yield band(plans, groups, problem, dtype)
         if any(plan.causal for plan in plans):
             part = matching(plans, groups, problem, dtype)
             if part is not None:

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from ..call import Call
+from ..call import Call, Runner
 from ..problem import FocusError, Problem
 from ..stream import KeyBuckets
 
@@ -25,6 +25,8 @@ class Backend(Protocol):
     def refuse(self, call: Call) -> str | None: ...
 
     def run(self, call: Call) -> tuple[Tensor, Tensor]: ...
+
+    runner: Runner  # for those that leave autograd to autograd.py
 
     def attend_stream(
         self, query: Tensor, stream: KeyBuckets, problem: Problem, groups: Tensor | None
@@ -48,18 +50,23 @@ def available_backends() -> tuple[str, ...]:
     return tuple(name for name in NAMES if load(name).unavailable() is None)
 
 
-def _objection(name: str, call: Call, stream: bool) -> str | None:
+LACKS = {"attend_stream": "it has no streaming form", "runner": "it leaves gradients to autograd"}
+
+
+def _objection(name: str, call: Call, needs: str | None) -> str | None:
     backend = load(name)
-    if stream and not hasattr(backend, "attend_stream"):
-        return "it has no streaming form"
-    needs = call.problem.needs_chunked
-    if call.engine == "sorted" and needs:
-        return f"the sorted engine cannot serve {needs}"
+    if needs and not hasattr(backend, needs):
+        return LACKS[needs]
+    reason = call.problem.needs_chunked
+    if call.engine == "sorted" and reason:
+        return f"the sorted engine cannot serve {reason}"
     return backend.unavailable() or backend.refuse(call)
 
 
-def find(choice: str, call: Call, stream: bool = False) -> tuple[Backend, Call]:
-    """The backend for `choice`: 'auto', a name, or 'name:engine'. An explicit choice is obeyed or refused."""
+def find(choice: str, call: Call, needs: str | None = None) -> tuple[Backend, Call]:
+    """The backend for `choice`: 'auto', a name, or 'name:engine'. An explicit choice is obeyed or refused.
+
+    `needs`: what the backend must have besides `run`, a key of LACKS."""
     name, _, engine = choice.partition(":")
     if engine and engine not in ENGINES:
         raise FocusError(f"engine {engine!r} in backend {choice!r} is not known; choose one of {', '.join(ENGINES)}")
@@ -67,13 +74,13 @@ def find(choice: str, call: Call, stream: bool = False) -> tuple[Backend, Call]:
     if name == "auto":
         for candidate in NAMES:
             # flex is a peer to measure against, asked for by name: it compiles on first use
-            if candidate != "flex" and _objection(candidate, call, stream) is None:
+            if candidate != "flex" and _objection(candidate, call, needs) is None:
                 return load(candidate), call
-    objection = _objection(name, call, stream)
+    objection = _objection(name, call, needs)
     if objection is None:
         return load(name), call
     free = replace(call, engine="auto")
-    others = [other for other in NAMES if other != name and _objection(other, free, stream) is None]
-    if engine and _objection(name, free, stream) is None:
+    others = [other for other in NAMES if other != name and _objection(other, free, needs) is None]
+    if engine and _objection(name, free, needs) is None:
         others.insert(0, name)
     raise BackendError(f"backend {choice!r} cannot serve this call: {objection}; these would: {', '.join(others)}")

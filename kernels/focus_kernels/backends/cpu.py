@@ -62,8 +62,8 @@ def _ops(softcap: float | None) -> TileOps:
     return AtenTiles()
 
 
-_runner = TileRunner(_ops)
-attend_stream = _runner.attend_stream
+runner = TileRunner(_ops)
+attend_stream = runner.attend_stream
 
 
 def unavailable() -> str | None:
@@ -81,4 +81,4 @@ def refuse(call: Call) -> str | None:
 
 
 def run(call: Call) -> tuple[Tensor, Tensor]:
-    return autograd.run(_runner, call)
+    return autograd.run(runner, call)

@@ -90,8 +90,8 @@ def _ops(softcap: float | None) -> TileOps:
     return EagerTiles(softcap)
 
 
-_runner = TileRunner(_ops)
-attend_stream = _runner.attend_stream
+runner = TileRunner(_ops)
+attend_stream = runner.attend_stream
 
 
 def unavailable() -> str | None:
@@ -107,4 +107,4 @@ def refuse(call: Call) -> str | None:
 
 
 def run(call: Call) -> tuple[Tensor, Tensor]:
-    return autograd.run(_runner, call)
+    return autograd.run(runner, call)

@@ -241,5 +241,11 @@ def run(call: Call) -> tuple[Tensor, Tensor]:
     return autograd.run(_runner(_version() or 2), call)
 
 
+def __getattr__(name: str) -> VarlenRunner:
+    if name == "runner":
+        return _runner(_version() or 2)
+    raise AttributeError(name)
+
+
 def attend_stream(query: Tensor, stream: KeyBuckets, problem: Problem, groups: Tensor | None) -> tuple[Tensor, Tensor]:
     return _runner(_version() or 2).attend_stream(query, stream, problem, groups)

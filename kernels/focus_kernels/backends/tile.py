@@ -44,7 +44,9 @@ class TileRunner:
         q, k, v = (_rows(sequence.take(x.detach(), 1)) for x in (call.query, call.key, call.value))
         groups = sequence.take(call.groups, 0)
         plan = make_plan(pick_engine(call), groups, problem)
-        return Tiled(self.make_ops(problem.softcap), q, k, v, groups, plan, problem)
+        tiled = Tiled(self.make_ops(problem.softcap), q, k, v, groups, plan, problem)
+        tiled.distant_only = call.distant_only
+        return tiled
 
     def _forward(self, call: Call, number: int) -> tuple[Tensor, Tensor]:
         out, lse = self._tiled(call, number).forward()

@@ -97,8 +97,8 @@ class TorchVarlen:
         return found
 
 
-_runner = VarlenRunner(TorchVarlen())
-attend_stream = _runner.attend_stream
+runner = VarlenRunner(TorchVarlen())
+attend_stream = runner.attend_stream
 
 
 def unavailable() -> str | None:
@@ -122,4 +122,4 @@ def refuse(call: Call) -> str | None:
 
 
 def run(call: Call) -> tuple[Tensor, Tensor]:
-    return autograd.run(_runner, call)
+    return autograd.run(runner, call)

@@ -1,0 +1,232 @@
+"""transformers' Trainer for a retrofitted model: only the adapter is trained, saved and resumed, unless told otherwise."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+from transformers import PreTrainedModel, ProgressCallback, Trainer, TrainingArguments
+from transformers.trainer import PREFIX_CHECKPOINT_DIR, PrinterCallback
+
+from focus_kernels import FocusError
+
+from ..adapter import CONFIG, TENSORS, read_adapter
+from ..controller import Focus
+from .data import IGNORED
+from .health import group_health
+from .objectives import Objective
+
+STATE = "trainer_state.json"
+
+
+class FocusTrainer(Trainer):
+    """A Trainer whose loss is an `objective`, whose evaluation is the hard routing that will be served, and whose
+    checkpoints hold the adapter (with the base model, if that trains too).
+
+    `router_lr`: learning rate of the routers, where it is not that of the arguments (beside base weights that train).
+    """
+
+    loss_is_scaled_for_ga = True  # `compute_loss` does it
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        args: TrainingArguments,
+        *,
+        objective: str = "lm-hard",
+        mass_power: float = 1.0,
+        router_lr: float | None = None,
+        **options: Any,
+    ):
+        focus = getattr(model, "focus", None)
+        if not isinstance(focus, Focus):
+            raise FocusError("this model has no Focus attention yet: call retrofit(model, config) first")
+        self.focus, self.router_lr = focus, router_lr
+        self.objective = Objective(objective, mass_power)
+        self.sums: dict[str, Tensor] = {}  # terms of the loss since the last log
+        self.logged = 0
+        self.health: dict[str, float] | None = None
+        self.seen_before: dict[int, Tensor] = {}
+        self.checked = False
+        if args.gradient_checkpointing:
+            if len(self.objective.modes) > 1:
+                raise FocusError(
+                    f"objective {objective!r} takes two forward passes, which gradient checkpointing cannot tell apart: "
+                    "leave out 'lm' or 'lm-hard', or train without gradient checkpointing"
+                )
+            args.gradient_checkpointing_kwargs = {"use_reentrant": False, **(args.gradient_checkpointing_kwargs or {})}
+        args.remove_unused_columns = False
+        super().__init__(model, args, **options)
+        for callback in (ProgressCallback, PrinterCallback):
+            self.remove_callback(callback)
+        if not args.disable_tqdm:
+            self.add_callback(Progress)
+
+    @property
+    def trains_base(self) -> bool:
+        """Whether weights of the base model train too."""
+        own = {id(p) for p in self.focus.parameters()}
+        return any(p.requires_grad for p in self.focus.model.parameters() if id(p) not in own)
+
+    def train(self, resume_from_checkpoint: Any = None, **options: Any) -> Any:
+        """As the Trainer's; True resumes from the last whole checkpoint, or begins if there is none."""
+        if resume_from_checkpoint is True:
+            resume_from_checkpoint = last_checkpoint(self.args.output_dir)
+        try:
+            return super().train(resume_from_checkpoint=resume_from_checkpoint, **options)
+        finally:
+            self.focus.mode, self.focus.watch = "hard", None
+
+    def create_optimizer(self, *args: Any, **options: Any) -> Any:
+        """Two learning rates where `router_lr` is given; otherwise as the Trainer's."""
+        optimizer = super().create_optimizer(*args, **options)
+        if self.router_lr is None:
+            return optimizer
+        routers = {id(p) for p in self.focus.parameters()}
+        for group in list(optimizer.param_groups):
+            mine = [p for p in group["params"] if id(p) in routers]
+            group["params"] = [p for p in group["params"] if id(p) not in routers]
+            if mine:
+                optimizer.add_param_group({**group, "params": mine, "lr": self.router_lr})
+        optimizer.param_groups = [group for group in optimizer.param_groups if group["params"]]
+        return optimizer
+
+    def compute_loss(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: Tensor | float | None = None,
+    ) -> Any:
+        """The objective in training; in evaluation the next-token loss of what will be served."""
+        if not model.training:
+            self.focus.mode = "hard"
+            outputs = model(**inputs, use_cache=False)
+            return (outputs.loss, outputs) if return_outputs else outputs.loss
+        self._check_length(inputs["input_ids"])
+        accumulated = self.current_gradient_accumulation_steps
+        if num_items_in_batch is None:
+            items: Any = (inputs["labels"][:, 1:] != IGNORED).sum().clamp_min(1) * accumulated
+        elif self.args.average_tokens_across_devices:  # counted over all processes, whose gradients are averaged
+            items = num_items_in_batch / self.accelerator.num_processes
+        else:
+            items = num_items_in_batch
+        loss = self.objective(model, self.focus, inputs, items, accumulated)
+        if not math.isfinite(float(loss)):
+            raise FocusError(
+                f"the loss is {float(loss)} at step {self.state.global_step}: try a lower learning rate, or bf16 in "
+                f"place of fp16; what was saved until then is untouched in {self.args.output_dir}"
+            )
+        for term, value in self.objective.values.items():
+            self.sums[term] = self.sums.get(term, 0) + value
+        return loss
+
+    def _check_length(self, tokens: Tensor) -> None:
+        window = self.focus.config.window
+        if not self.checked and tokens.shape[1] <= window + 1:
+            raise FocusError(
+                f"training texts of {tokens.shape[1]} tokens lie within the window of {window}: no pair is decided by "
+                "groups, so there is nothing to learn; use a length of several windows"
+            )
+        self.checked = True
+
+    def prediction_step(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **options: Any) -> Any:
+        before = self.focus.mode
+        found = super().prediction_step(model, inputs, *args, **options)
+        self.focus.mode = before
+        if self.health is None:  # the first batch of an evaluation is always the same text
+            self.health = group_health(self.focus, self.seen_before)
+        return found
+
+    def evaluate(self, *args: Any, metric_key_prefix: str = "eval", **options: Any) -> dict[str, float]:
+        """As the Trainer's, and: perplexity, and how the groups are doing."""
+        self.health = None
+        metrics = super().evaluate(*args, metric_key_prefix=metric_key_prefix, **options)
+        more = {f"{metric_key_prefix}_{name}": value for name, value in (self.health or {}).items()}
+        if f"{metric_key_prefix}_loss" in metrics:
+            more[f"{metric_key_prefix}_perplexity"] = math.exp(min(metrics[f"{metric_key_prefix}_loss"], 700))
+        self.log(dict(more))
+        return {**metrics, **more}
+
+    def log(self, logs: dict[str, float], *args: Any, **options: Any) -> None:
+        """Adds the terms of the loss, each a mean over the steps since the last time."""
+        steps = self.state.global_step - self.logged
+        if "loss" in logs and steps > 0:
+            logs.update({term: float(value) / steps for term, value in self.sums.items()})
+            self.sums, self.logged = {}, self.state.global_step
+        super().log(logs, *args, **options)
+
+    def _save(self, output_dir: str | None = None, state_dict: Mapping[str, Tensor] | None = None) -> None:
+        """The adapter; with the base model where that trains. No pickled arguments."""
+        path = Path(output_dir or self.args.output_dir)
+        if self.trains_base:
+            self.focus.model.save_pretrained(path, state_dict=state_dict)
+            if self.processing_class is not None:
+                self.processing_class.save_pretrained(path)
+        self.focus.save_pretrained(path)
+
+    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        """All of a checkpoint or nothing of it: what could not be written whole is taken away."""
+        try:
+            super()._save_checkpoint(model, trial)
+        except (OSError, RuntimeError) as error:  # torch.save says RuntimeError when the disk is full
+            if not (isinstance(error, OSError) or "write" in str(error)):
+                raise
+            folder = Path(self.args.output_dir) / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
+            shutil.rmtree(folder, ignore_errors=True)
+            last = last_checkpoint(self.args.output_dir)
+            kept = f"the last whole one is {last}" if last else "there is no earlier one"
+            raise FocusError(f"cannot save a checkpoint in {folder}: {error}; {kept}. Free some space, then resume") from None
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
+        if self.trains_base:
+            super()._load_from_checkpoint(resume_from_checkpoint, model)
+        self._load_adapter(resume_from_checkpoint)
+
+    def _load_best_model(self) -> None:
+        best = self.state.best_model_checkpoint
+        if self.trains_base:
+            super()._load_best_model()
+        self._load_adapter(best)
+
+    def _load_adapter(self, folder: str) -> None:
+        config, tensors = read_adapter(self.focus.model, folder)
+        if config != self.focus.config:
+            raise FocusError(f"the adapter in {folder} was trained with other options than these: {config}")
+        self.focus.load_tensors(tensors)
+
+
+def last_checkpoint(folder: str | Path | None) -> str | None:
+    """The newest checkpoint in a folder that was written whole; what a kill left half-written is passed over."""
+    if folder is None or not Path(folder).is_dir():
+        return None
+    found = sorted(Path(folder).glob(f"{PREFIX_CHECKPOINT_DIR}-*"), key=lambda p: int(p.name.rpartition("-")[2]))
+    for path in reversed(found):
+        if all((path / name).is_file() for name in (CONFIG, TENSORS, STATE)):
+            return str(path)
+    return None
+
+
+class Progress(ProgressCallback):
+    """The Trainer's bar with the running perplexity in it; logs go where logs go."""
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
+        if not state.is_world_process_zero or self.training_bar is None or not logs:
+            return
+        shown = {}
+        for term in ("lm-hard", "lm"):
+            if term in logs:
+                shown["ppl"] = f"{math.exp(min(logs[term], 700)):.2f}"
+        for name, label in (("mass", "mass lost"), ("distill", "distill")):
+            if name in logs:
+                shown[label] = f"{logs[name]:.3f}"
+        if "eval_perplexity" in logs:
+            shown["held-out ppl"] = f"{logs['eval_perplexity']:.3f}"
+        if "eval_dominance" in logs:
+            shown["largest group"] = f"{logs['eval_dominance']:.0%}"
+        self.shown = {**getattr(self, "shown", {}), **shown}
+        self.training_bar.set_postfix(self.shown)
