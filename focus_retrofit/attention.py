@@ -27,12 +27,14 @@ Output = tuple[Tensor, Tensor | None]
 
 @dataclass
 class Seen:
-    """What a layer was given in a call, for `focus.watch`: to look at, not to change."""
+    """What a layer was given in a call, for `focus.watch`: to look at, not to change. A function that `watch` returns
+    is given the layer's output [B, T, Hq, Dv], in mode 'dense'."""
 
     index: int
     hidden: Tensor  # [B, T, d]
     query: Tensor  # [B, Hq, T, D]
     key: Tensor  # [B, Hkv, T, D]
+    value: Tensor  # [B, Hkv, T, Dv]
     routed: Routing
     options: dict[str, Any]  # scale, softcap, sink_logits, temperature
 
@@ -104,8 +106,9 @@ def attend(
         "sink_logits": s_aux,
     }
     note = partial(layer.stats.note_call, routed, focus.dense_below)
+    after = None
     if focus.watch is not None:
-        focus.watch(Seen(layer.index, hidden, query, key, routed, options))
+        after = focus.watch(Seen(layer.index, hidden, query, key, value, routed, options))
     if focus.mode == "soft":
         note(f"soft ({focus.config.gate} gate)")
         out = soft_attention(query, key, value, routed, focus, dropout=dropout, **options)
@@ -126,7 +129,10 @@ def attend(
         note(f"dense ({base})")
         kwargs.update(scaling=scaling, dropout=dropout, softcap=softcap, s_aux=s_aux)
         given = {name: value for name, value in kwargs.items() if value is not None}
-        return attend_densely(base, module, query, key, value, attention_mask, **given)
+        dense = attend_densely(base, module, query, key, value, attention_mask, **given)
+        if after is not None:
+            after(dense[0])
+        return dense
     out, chosen = attend_whole(query, key, value, routed, focus, options)
     note(f"hard ({chosen})")
     return out.transpose(1, 2), None

@@ -23,9 +23,9 @@ class FocusLayer(DynamicLayer):
     `update` hands a chunk on to the attention function, which knows its groups and commits it (`commit`).
     """
 
-    def __init__(self, config: FocusConfig):
+    def __init__(self, config: FocusConfig, owner: str = ""):
         super().__init__()
-        self.config = config
+        self.config, self.owner = config, owner  # owner: the adapter whose groups it holds
         self.reset()
 
     def reset(self) -> None:
@@ -145,7 +145,7 @@ class FocusCache(DynamicCache):
             raise FocusError("FocusCache needs a retrofitted model: call retrofit(model, config) first")
         super().__init__(config=model.config, **kwargs)
         for index in focus.layer_indices:
-            adopt(self, index, focus.config)
+            adopt(self, index, focus.config, focus.name)
 
     def memory(self) -> int:
         """Bytes held by all layers."""
@@ -159,15 +159,21 @@ class FocusCache(DynamicCache):
         return total
 
 
-def adopt(cache: Cache, index: int, config: FocusConfig) -> FocusLayer:
+def adopt(cache: Cache, index: int, config: FocusConfig, owner: str = "") -> FocusLayer:
     """The Focus layer of a cache, put in place of an empty plain one; other kinds are refused."""
     while cache.layer_class_to_replicate is not None and len(cache.layers) <= index:
         cache.layers.append(cache.layer_class_to_replicate())
     if index >= len(cache.layers):
         raise FocusError(f"the cache has {len(cache.layers)} layers, the model wants layer {index}")
     layer: Any = cache.layers[index]
-    if isinstance(layer, FocusLayer) and (layer.config == config or layer.length):
-        if layer.config != config:
+    same = isinstance(layer, FocusLayer) and (layer.config, layer.owner) == (config, owner)
+    if isinstance(layer, FocusLayer) and (same or layer.length):
+        if layer.owner != owner:
+            raise FocusError(
+                f"layer {index} of the cache holds groups of the adapter {layer.owner!r}, {owner!r} is at work: start "
+                "from an empty cache"
+            )
+        if not same:
             raise FocusError(
                 f"layer {index} of the cache was filled by a model with other Focus options ({layer.config}): start "
                 "from an empty cache"
@@ -183,6 +189,6 @@ def adopt(cache: Cache, index: int, config: FocusConfig) -> FocusLayer:
             f"layer {index} of the cache holds {layer.get_seq_length()} tokens without groups (it was filled without "
             "Focus, or in soft mode): start from an empty cache"
         )
-    adopted = FocusLayer(config)
+    adopted = FocusLayer(config, owner)
     cache.layers[index] = adopted
     return adopted

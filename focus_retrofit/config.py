@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
-from focus_kernels import FocusError
+from focus_kernels.errors import FocusError
 
 Balance = Literal["potentials", "sinkhorn", "softmax"]
 Gate = Literal["log", "multiplicative"]
@@ -38,7 +38,8 @@ class FocusConfig:
         "not for generation) or 'softmax' (nothing)",
     )
     balance_decay: float = option(
-        0.9, "how much of the potentials stays with each training batch, 0 <= decay < 1; training itself uses the batch's own"
+        0.9,
+        "how much of the saved potentials stays with each training batch (which is routed by its own), 0..1",
     )
     sinkhorn_rounds: int = option(10, "rounds of Sinkhorn normalisation for balance='sinkhorn'")
     gate: Gate = option("log", "training gate on distant pairs: 'log' (adds log of the overlap) or 'multiplicative'")

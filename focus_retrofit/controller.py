@@ -16,12 +16,13 @@ from transformers import PreTrainedModel
 
 from focus_kernels import FocusError
 
+from .adapters import Shelved, add_adapter, set_adapter
 from .adjunct import Adjunct
 from .cache import FocusCache
-from .config import FocusConfig
+from .discover import attention_layers
 from .layer import ATTRIBUTE, Layer
-from .router import Router
-from .stats import Report, describe
+from .router import Router, load_routers, router_tensors
+from .stats import Report, Stats, describe
 
 MODES = ("hard", "soft", "dense")
 
@@ -29,18 +30,52 @@ MODES = ("hard", "soft", "dense")
 class Focus(Adjunct):
     """Controls the Focus attention of one model; made by `retrofit`."""
 
-    def __init__(self, model: PreTrainedModel, config: FocusConfig, backend: str, dense_below: int):
+    def __init__(self, model: PreTrainedModel, backend: str, adapter: Shelved):
         super().__init__()
-        self.config, self.backend, self.dense_below = config, backend, dense_below
+        self.backend = backend
         self.enabled = True
-        self.watch: Callable[[Any], None] | None = None  # is shown what each layer is given, an attention.Seen
-        self.routers = nn.ModuleDict()
+        self.name = "default"  # of the adapter at work
+        self.shelf: dict[str, Shelved] = {}  # the others
+        self.watch: Callable[[Any], Any] | None = None  # is shown what each layer is given, an attention.Seen
         self._mode = "hard"
         self._model = ref(model)
         self._layers: list[Layer] = []
         self._trained: set[str] = set()  # base parameters that had a gradient before
         self._names = ("", "")  # attention implementations: the base's, and ours over it
         self._hook = model.register_forward_pre_hook(self._begin)
+        for found in attention_layers(model):
+            layer = Layer(found.index, self, local=found.local)
+            layer.hook = found.module.register_forward_pre_hook(layer.before, with_kwargs=True)
+            setattr(found.module, ATTRIBUTE, layer)
+            self._layers.append(layer)
+        self.put(adapter)
+
+    def put(self, adapter: Shelved) -> None:
+        """Let an adapter do the work."""
+        self.config, self.routers, self.dense_below = adapter.config, adapter.routers, adapter.dense_below
+        for layer in self._layers:
+            layer.router = dict(self.routers.items()).get(str(layer.index))  # type: ignore[assignment]
+            layer.stats = Stats()
+
+    @property
+    def adapters(self) -> list[str]:
+        """Names of all adapters, the one at work first."""
+        return [self.name, *self.shelf]
+
+    def add_adapter(self, name: str, source: Any, *, seed: int = 0, **hub: Any) -> None:
+        """Keep one more adapter for this base model: a directory, a name on the hub, or a FocusConfig to train anew."""
+        add_adapter(self, name, source, seed, **hub)
+
+    def set_adapter(self, name: str) -> None:
+        """Route with another of the `adapters`; the base model stays as it is. Caches begin anew."""
+        set_adapter(self, name)
+
+    def delete_adapter(self, name: str) -> None:
+        """Forget an adapter that is not at work."""
+        if name not in self.shelf:
+            place = "is at work: set another first" if name == self.name else f"is not one of {self.adapters}"
+            raise FocusError(f"cannot delete adapter {name!r}: it {place}")
+        del self.shelf[name]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Focus:
         """As part of its model: the copy controls the copied model."""
@@ -95,24 +130,11 @@ class Focus(Adjunct):
 
     def tensors(self) -> dict[str, Tensor]:
         """Every tensor of the adapter by name, 'layers.<number>.<name>': what is saved."""
-        names = {**dict(self.routers.named_parameters()), **dict(self.routers.named_buffers())}
-        return {f"layers.{name}": tensor.detach() for name, tensor in sorted(names.items())}
+        return router_tensors(self.routers)
 
     def load_tensors(self, tensors: Mapping[str, Tensor]) -> None:
         """Put tensors of `tensors()` in place; names and shapes must be the same."""
-        own = self.tensors()
-        wrong = [f"{name} is missing" for name in own if name not in tensors]
-        wrong += [f"{name} is not part of this model" for name in tensors if name not in own]
-        wrong += [
-            f"{name} is {list(tensors[name].shape)}, the model wants {list(tensor.shape)}"
-            for name, tensor in own.items()
-            if name in tensors and tensors[name].shape != tensor.shape
-        ]
-        if wrong:
-            raise FocusError("the adapter does not fit the model: " + "; ".join(wrong))
-        with torch.no_grad():
-            for name, tensor in own.items():
-                tensor.copy_(tensors[name])
+        load_routers(self.routers, tensors)
 
     @contextmanager
     def disabled(self) -> Iterator[None]:
@@ -172,7 +194,7 @@ class Focus(Adjunct):
                 temperature = None
             else:
                 value = layer.router.layer_temperature()
-                temperature = None if value is None else float(value)
+                temperature = None if value is None else float(torch.as_tensor(value).detach())
             lines.append(describe(layer.index, layer.stats, self.config, temperature))
         return Report(self.mode, self.enabled, self.dense_below, lines)
 
@@ -209,14 +231,6 @@ class Focus(Adjunct):
         """Forward pre-hook of the model: a new batch has potentials of its own."""
         for router in self.routers.values():
             router.batch = None  # type: ignore[assignment]
-
-    def attach(self, layer: Layer, module: nn.Module) -> None:
-        """Put a layer beside its attention module, hooked if it has a router."""
-        self._layers.append(layer)
-        setattr(module, ATTRIBUTE, layer)
-        if layer.router is not None:
-            self.routers[str(layer.index)] = layer.router
-            layer.hook = module.register_forward_pre_hook(layer.before, with_kwargs=True)
 
     def unfreeze(self) -> None:
         """Base parameters train again, those that did before the retrofit: for full fine-tuning."""

@@ -12,6 +12,8 @@ from transformers.cache_utils import get_layer_types_and_kwargs
 
 from focus_kernels import FocusError
 
+from .config import FocusConfig, pick_layers
+
 
 @dataclass(frozen=True)
 class Found:
@@ -80,3 +82,22 @@ def device_of(module: nn.Module) -> torch.device:
         return torch.device(execution)
     devices = [p.device for p in module.parameters() if p.device.type != "meta"]
     return devices[0] if devices else torch.device("cpu")
+
+
+def choose_layers(found: list[Found], config: FocusConfig) -> set[int]:
+    """The layers to retrofit: those with full attention, or those that were named."""
+    full = {one.index for one in found if not one.local}
+    if not full:
+        raise FocusError(
+            "every layer of this model attends within a window of its own, so there is nothing to leave out; where the "
+            "checkpoint allows it, load it with sliding_window=None in its config"
+        )
+    named = pick_layers(config.layers, 1 + max(one.index for one in found))
+    if named is None:
+        return full
+    wrong = [index for index in named if index not in full]
+    if wrong and isinstance(config.layers, list):
+        raise FocusError(f"layers {wrong} have no full attention to replace; layers with it: {sorted(full)}")
+    if not full & set(named):
+        raise FocusError(f"layers {config.layers!r} picks none with full attention; layers with it: {sorted(full)}")
+    return full & set(named)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+
+from focus_kernels import FocusError
 
 from .adjunct import Adjunct
 from .balance import fit_potentials, from_all_ranks, sinkhorn
@@ -66,7 +69,6 @@ class Router(Adjunct):
         """Whether this forward pass is one of training, as of batch normalisation: `train()`, with gradients on."""
         return self.training and torch.is_grad_enabled() and self.projection.requires_grad
 
-    @torch.no_grad()
     def _potentials(self, scores: Tensor, real: Tensor | None) -> Tensor:
         """What is saved; in training the batch's own, which what is saved then follows.
 
@@ -74,19 +76,19 @@ class Router(Adjunct):
         """
         if not (self.fitting or self.learning):
             return self.potentials
-        if self.fitting or self.batch is None:
-            known = scores.detach().flatten(0, 1) if real is None else scores.detach()[real]
-            if self.learning and not self.fitting:
-                known = from_all_ranks(known)
-            fitted = fit_potentials(known, self.potentials)
+        if self.batch is not None and not self.fitting:
+            return self.batch
+        with torch.no_grad():
+            known = scores.flatten(0, 1) if real is None else scores[real]
+            fitted = fit_potentials(known if self.fitting else from_all_ranks(known), self.potentials)
             if self.fitting:
                 self.fitted += 1
                 self.potentials += (fitted - self.potentials) / self.fitted  # the mean over batches
                 return self.potentials
-            self.batch = fitted
             fresh = not bool(self.potentials.any())
             self.potentials += (fitted - self.potentials) * (1 if fresh else 1 - self.config.balance_decay)
-        return self.batch
+        self.batch = fitted
+        return fitted
 
     def groups(self, logits: Tensor) -> Tensor:
         """logits [B, T, K] -> the k best groups of each token [B, T, k], best first."""
@@ -107,3 +109,26 @@ class Router(Adjunct):
         with torch.autocast(hidden.device.type, enabled=False):
             shift = hidden.to(self.temperature.device, torch.float32) @ self.temperature.float()
         return (1 + shift).clamp(config.temperature_min, config.temperature_max)
+
+
+def router_tensors(routers: nn.ModuleDict) -> dict[str, Tensor]:
+    """Parameters and buffers of all routers, 'layers.<number>.<name>'."""
+    names = {**dict(routers.named_parameters()), **dict(routers.named_buffers())}
+    return {f"layers.{name}": tensor.detach() for name, tensor in sorted(names.items())}
+
+
+@torch.no_grad()
+def load_routers(routers: nn.ModuleDict, tensors: Mapping[str, Tensor]) -> None:
+    """Put tensors of `router_tensors` in place; names and shapes must be the same."""
+    own = router_tensors(routers)
+    wrong = [f"{name} is missing" for name in own if name not in tensors]
+    wrong += [f"{name} is not part of this model" for name in tensors if name not in own]
+    wrong += [
+        f"{name} is {list(tensors[name].shape)}, the model wants {list(tensor.shape)}"
+        for name, tensor in own.items()
+        if name in tensors and tensors[name].shape != tensor.shape
+    ]
+    if wrong:
+        raise FocusError("the adapter does not fit the model: " + "; ".join(wrong))
+    for name, tensor in own.items():
+        tensor.copy_(tensors[name])

@@ -9,55 +9,13 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from pydoc_data.topics import topics
 from typing import Any
 
-import torch
-from torch import Tensor
-from tqdm.auto import tqdm
+from baselines import Groups, own_groups, perplexity, random_groups, routed, strided_groups
 
 from focus_retrofit import FocusConfig, load_pretrained, retrofit
-
-Groups = Callable[[Tensor], Tensor]  # logits [B, T, K] -> groups [B, T, k]
-
-
-def random_groups(logits: Tensor) -> Tensor:
-    return torch.rand(logits.shape, generator=torch.Generator().manual_seed(0)).topk(1).indices
-
-
-def strided_groups(logits: Tensor) -> Tensor:
-    return (torch.arange(logits.shape[1]) % logits.shape[2]).expand(logits.shape[0], -1)[..., None]
-
-
-def own_groups(logits: Tensor) -> Tensor:
-    """Every token alone: the window and the sinks are all there is."""
-    return torch.arange(logits.shape[1]).expand(logits.shape[0], -1)[..., None]
-
-
-@contextmanager
-def routed(model: Any, groups: Groups | None) -> Iterator[None]:
-    """Inside, all layers take these groups instead of their routers'."""
-    routers = [model.focus.router(index) for index in model.focus.layer_indices]
-    for router in routers if groups else []:
-        router.groups = groups
-    try:
-        yield
-    finally:
-        for router in routers if groups else []:
-            del router.groups
-
-
-@torch.inference_mode()
-def perplexity(model: Any, windows: Tensor, what: str) -> dict[str, float]:
-    """exp of the mean loss over windows [N, T], with a standard error from the windows."""
-    losses = torch.tensor(
-        [model(w[None], labels=w[None], use_cache=False).loss.item() for w in tqdm(windows, desc=what, leave=False)]
-    )
-    value = losses.mean().exp().item()
-    return {"perplexity": value, "standard_error": value * (losses.std() / len(losses) ** 0.5).item()}
 
 
 def main() -> None:
@@ -73,7 +31,7 @@ def main() -> None:
     sample = ids[: 4 * tokens].view(4, tokens)
     windows = ids[len(ids) - count * tokens :].view(count, tokens)
 
-    rows = [{"method": "full attention", "density": 1.0, "distant": 1.0, **perplexity(model, windows, "full")}]
+    rows: list[dict[str, Any]] = [{"method": "full attention", **perplexity(model, windows, "full")}]
     cases: list[tuple[str, dict[str, Any], Groups | None, bool, int]] = [
         *((f"router, balanced, seed {seed}", {}, None, True, seed) for seed in (0, 1, 2)),
         ("router, balanced, no sinks", {"sinks": 0}, None, True, 0),
@@ -92,13 +50,9 @@ def main() -> None:
             if balanced:
                 model.focus.balance(sample)
             found = perplexity(model, windows, name)
-            layers = model.focus.report().layers
-        density, distant = (
-            sum(getattr(line, part) or 0 for line in layers) / len(layers) for part in ("density", "distant")
-        )
-        rows.append({"method": name, "density": density, "distant": distant, **found})
+        rows.append({"method": name, **found})
         model.focus.unload()
-        print(f"{name:32} distant {distant:.2f}  perplexity {found['perplexity']:.2f} ± {found['standard_error']:.2f}")
+        print(f"{name:32} distant {found['distant']:.2f}  perplexity {found['perplexity']:.2f}")
     if options.json:
         command = " ".join(["python", "scripts/untrained_router.py", *sys.argv[1:]])
         facts = {"command": command, "model": "smollm2-135m", "tokens": tokens, "windows": count, "window": 128}

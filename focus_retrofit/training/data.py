@@ -39,7 +39,7 @@ def load_texts(
             return _column(load_dataset(name, split=split, streaming=streaming, **options), column)
         except Exception as error:  # whatever the hub, or its absence, raises
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise FocusError(f"no data {name!r}: not a file, a directory or a dataset that can be loaded ({reason})")
+            raise FocusError(f"no data {name!r}: neither a file nor a dataset that can be loaded ({reason})") from error
     if not files:
         raise FocusError(f"no data {name!r}: no file in it")
     kinds = {LOADERS.get(Path(file).suffix.lower(), "text") for file in files}
@@ -117,10 +117,9 @@ class Stream(IterableDataset):
             for start in range(0, whole, self.length):
                 place = positions[start : start + self.length]
                 # a document that began in an earlier window starts anew: what it saw there is out of sight
-                first = place[0] if self.apart else 0
-                run = np.argmax(np.append(np.diff(place) != 1, True)) + 1
-                place = np.concatenate([place[:run] - first, place[run:]]) if self.apart else np.arange(self.length)
-                yield tokens[start : start + self.length], place
+                first = place[0]
+                run = int(np.argmax(np.append(np.diff(place) != 1, True))) + 1
+                yield tokens[start : start + self.length], np.concatenate([place[:run] - first, place[run:]])
             tokens, positions = tokens[whole:], positions[whole:]
 
 
@@ -155,7 +154,14 @@ def as_example(tokens: Tensor, positions: Tensor, apart: bool) -> dict[str, Tens
 
 
 def make_windows(
-    source: Any, tokenizer: Any, length: int, *, apart: bool = True, streaming: bool = False, what: str = "text", **load: Any
+    source: Any,
+    tokenizer: Any,
+    length: int,
+    *,
+    apart: bool = True,
+    streaming: bool = False,
+    what: str = "text",
+    **load: Any,
 ) -> Windows | Stream:
     """From a source of `load_texts` to windows of `length` tokens."""
     stream = Stream(load_texts(source, streaming=streaming, **load), tokenizer, length, apart=apart)

@@ -1,5 +1,8 @@
-"""What full attention would look at beyond the window, and how much of it the groups keep: a loss without backward
-through the model."""
+"""What full attention makes of the pairs beyond the window, and how much of that the groups keep.
+
+Two ways to weigh a pair: by its attention weight, or by how much the loss would feel its loss. Both are found in blocks
+of queries, from what a layer was given, so that memory is linear in the length.
+"""
 
 from __future__ import annotations
 
@@ -12,20 +15,19 @@ from torch import Tensor
 if TYPE_CHECKING:
     from ..attention import Seen
 
-ROWS = 512  # queries weighed at once: memory is linear in the length
+ROWS = 512  # queries at once
+Weighed = Iterator[tuple[slice, Tensor]]  # queries, and the weights of their pairs [B, R, T]
 
 
-@torch.no_grad()
-def weights(seen: Seen, window: int, sinks: int, power: float, rows: int = ROWS) -> Iterator[tuple[slice, Tensor]]:
-    """(queries, [B, R, T]): attention weights of full attention to the power, summed over heads, for the pairs that
-    groups decide on (beyond the window, not of sinks); 0 elsewhere."""
+def attention_weights(seen: Seen, window: int, sinks: int) -> Iterator[tuple[slice, Tensor, Tensor]]:
+    """(queries, full attention's weights [B, Hkv, G, R, T], which pairs groups decide on [B, R, T])."""
     query, key, layout, options = seen.query, seen.key, seen.routed.layout, seen.options
-    batch, heads, tokens, size = query.shape
+    batch, _, tokens, size = query.shape
     positions, high = layout.positions(), torch.promote_types(query.dtype, torch.float32)
     documents = layout.documents
     grouped = query.reshape(batch, key.shape[1], -1, tokens, size)  # [B, Hkv, G, T, D]
-    for start in range(0, tokens, rows):
-        some = slice(start, min(start + rows, tokens))
+    for start in range(0, tokens, ROWS):
+        some = slice(start, min(start + ROWS, tokens))
         scores = (grouped[:, :, :, some].to(high) @ key[:, :, None].to(high).mT) * options["scale"]
         if options["softcap"] is not None:
             scores = options["softcap"] * torch.tanh(scores / options["softcap"])
@@ -37,12 +39,32 @@ def weights(seen: Seen, window: int, sinks: int, power: float, rows: int = ROWS)
         if options["sink_logits"] is not None:
             extra = options["sink_logits"].to(high).reshape(1, key.shape[1], -1, 1, 1)
             scores = torch.cat([scores, extra.expand(*scores.shape[:-1], 1)], -1)
-        found = scores.softmax(-1)[..., :tokens].pow_(power).sum((1, 2))  # [B, R, T]
         decided = (distance > window) & ~hidden & (positions >= sinks)[:, None, :]
-        yield some, found * decided
+        yield some, scores.softmax(-1)[..., :tokens], decided
 
 
-def lost_mass(soft: Tensor, parts: Iterator[tuple[slice, Tensor]]) -> Tensor:
+@torch.no_grad()
+def masses(seen: Seen, window: int, sinks: int, power: float = 1.0) -> Weighed:
+    """Pairs by their attention weight to a power, summed over heads; 0 where groups have no say."""
+    for some, weights, decided in attention_weights(seen, window, sinks):
+        yield some, weights.pow_(power).sum((1, 2)) * decided
+
+
+@torch.no_grad()
+def sensitivities(seen: Seen, out: Tensor, grad: Tensor, window: int, sinks: int) -> Weighed:
+    """Pairs by the square of d(loss)/d(logit), summed over heads: the diagonal of the loss's curvature in what pruning
+    removes. out and grad [B, T, Hq, Dv] are the layer's output and its gradient."""
+    batch, tokens, heads, size = out.shape
+    kv = seen.key.shape[1]
+    value = seen.value[:, :, None].float()  # [B, Hkv, 1, T, Dv]
+    slope = grad.float().transpose(1, 2).reshape(batch, kv, heads // kv, tokens, size)
+    delta = (grad.float() * out.float()).sum(-1).transpose(1, 2).reshape(batch, kv, heads // kv, tokens, 1)
+    for some, weights, decided in attention_weights(seen, window, sinks):
+        felt = weights * (slope[:, :, :, some] @ value.mT - delta[:, :, :, some])
+        yield some, felt.square_().sum((1, 2)) * decided
+
+
+def lost_mass(soft: Tensor, parts: Weighed) -> Tensor:
     """1 - the share of a row's weights that stays within groups, mean over rows, for soft assignments [B, T, K].
 
     kept = sum_ij w_ij g_i.g_j / sum_ij w_ij is bilinear: its gradient needs (W + W') g, not the pairs themselves.

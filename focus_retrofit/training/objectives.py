@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from functools import partial
 from typing import Any
 
@@ -10,37 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from focus_kernels import FocusError
-
 from ..attention import Seen
 from ..controller import Focus
 from .data import IGNORED
-from .mass import lost_mass, weights
-
-TERMS = {
-    "lm": "next-token loss through the soft gate (dense; the paper's)",
-    "lm-hard": "next-token loss of the hard routing that will be served, gradient straight through",
-    "mass": "share of full attention's weights that groups lose, layer by layer, no backward through the model",
-    "distill": "divergence from the base model's predictions, of the hard routing (or the soft, beside 'lm')",
-}
-
-
-def parse_objective(text: str) -> dict[str, float]:
-    """'lm-hard + 0.5*distill' -> {'lm-hard': 1.0, 'distill': 0.5}"""
-    found: dict[str, float] = {}
-    for part in text.split("+"):
-        match = re.fullmatch(r"\s*(?:([0-9.eE-]+)\s*\*\s*)?([a-z-]+)\s*", part)
-        try:
-            weight = float(match[1] or 1) if match else 0.0
-        except ValueError:
-            weight = 0.0
-        if match is None or match[2] not in TERMS or match[2] in found or not weight > 0:
-            raise FocusError(
-                f"objective {text!r} is not understood at {part.strip()!r}; sum up some of {', '.join(TERMS)}, each "
-                "once, with weights where they differ from 1: 'lm-hard + 0.5*distill'"
-            )
-        found[match[2]] = weight
-    return found
+from .mass import lost_mass, masses
+from .options import parse_objective
 
 
 class Objective:
@@ -106,7 +79,7 @@ def layer_loss(seen: Seen, focus: Focus, power: float) -> Tensor:
     """A layer's lost mass; its gradient is found here and now, so that nothing of the pairs is kept."""
     router, config = focus.router(seen.index), focus.config
     parameters = [router.projection, router.centroids]
-    parts = weights(seen, config.window, config.sinks, power)
+    parts = masses(seen, config.window, config.sinks, power)
     # hooks of gradient checkpointing would run the layer again for this inner gradient
     with torch.autograd.graph.saved_tensors_hooks(lambda x: x, lambda x: x):
         soft = router.logits(seen.hidden.detach(), seen.routed.layout.real).softmax(-1)
@@ -114,8 +87,8 @@ def layer_loss(seen: Seen, focus: Focus, power: float) -> Tensor:
         if not value.requires_grad:
             return value
         slopes = torch.autograd.grad(value, parameters)
-    through = sum(((p * slope).sum() for p, slope in zip(parameters, slopes, strict=True)), value.new_zeros(()))
-    return value.detach() + through - through.detach()
+        through = sum(((p * slope).sum() for p, slope in zip(parameters, slopes, strict=True)), value.new_zeros(()))
+        return value.detach() + through - through.detach()
 
 
 def shifted(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,16 +1,17 @@
-"""transformers' Trainer for a retrofitted model: only the adapter is trained, saved and resumed, unless told otherwise."""
+"""transformers' Trainer for a retrofitted model: the adapter is what it trains, saves and resumes."""
 
 from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel, ProgressCallback, Trainer, TrainingArguments
-from transformers.trainer import PREFIX_CHECKPOINT_DIR, PrinterCallback
+from transformers.trainer_callback import PrinterCallback
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from focus_kernels import FocusError
 
@@ -46,7 +47,7 @@ class FocusTrainer(Trainer):
         if not isinstance(focus, Focus):
             raise FocusError("this model has no Focus attention yet: call retrofit(model, config) first")
         self.focus, self.router_lr = focus, router_lr
-        self.objective = Objective(objective, mass_power)
+        self.objective: Objective = Objective(objective, mass_power)
         self.sums: dict[str, Tensor] = {}  # terms of the loss since the last log
         self.logged = 0
         self.health: dict[str, float] | None = None
@@ -55,16 +56,25 @@ class FocusTrainer(Trainer):
         if args.gradient_checkpointing:
             if len(self.objective.modes) > 1:
                 raise FocusError(
-                    f"objective {objective!r} takes two forward passes, which gradient checkpointing cannot tell apart: "
-                    "leave out 'lm' or 'lm-hard', or train without gradient checkpointing"
+                    f"objective {objective!r} takes two forward passes, which gradient checkpointing cannot tell "
+                    "apart: leave out 'lm' or 'lm-hard', or train without gradient checkpointing"
                 )
-            args.gradient_checkpointing_kwargs = {"use_reentrant": False, **(args.gradient_checkpointing_kwargs or {})}
+            args.gradient_checkpointing_kwargs = {"use_reentrant": False}
         args.remove_unused_columns = False
         super().__init__(model, args, **options)
+        plugin = getattr(self.accelerator.state, "fsdp_plugin", None)
+        if plugin is not None and not self.trains_base:  # a few numbers that every layer needs: not worth sharding
+            plugin.ignored_modules = [focus.routers]
+            share_gradients(focus.trainable_parameters())
         for callback in (ProgressCallback, PrinterCallback):
             self.remove_callback(callback)
         if not args.disable_tqdm:
             self.add_callback(Progress)
+
+    @property
+    def output(self) -> str:
+        """Where checkpoints go."""
+        return self.args.output_dir or "trainer_output"
 
     @property
     def trains_base(self) -> bool:
@@ -72,12 +82,12 @@ class FocusTrainer(Trainer):
         own = {id(p) for p in self.focus.parameters()}
         return any(p.requires_grad for p in self.focus.model.parameters() if id(p) not in own)
 
-    def train(self, resume_from_checkpoint: Any = None, **options: Any) -> Any:
+    def train(self, resume_from_checkpoint: Any = None, *args: Any, **options: Any) -> Any:
         """As the Trainer's; True resumes from the last whole checkpoint, or begins if there is none."""
         if resume_from_checkpoint is True:
-            resume_from_checkpoint = last_checkpoint(self.args.output_dir)
+            resume_from_checkpoint = last_checkpoint(self.output)
         try:
-            return super().train(resume_from_checkpoint=resume_from_checkpoint, **options)
+            return super().train(resume_from_checkpoint, *args, **options)
         finally:
             self.focus.mode, self.focus.watch = "hard", None
 
@@ -116,13 +126,14 @@ class FocusTrainer(Trainer):
         else:
             items = num_items_in_batch
         loss = self.objective(model, self.focus, inputs, items, accumulated)
-        if not math.isfinite(float(loss)):
+        value = float(loss.detach())
+        if not math.isfinite(value):
             raise FocusError(
-                f"the loss is {float(loss)} at step {self.state.global_step}: try a lower learning rate, or bf16 in "
+                f"the loss is {value} at step {self.state.global_step}: try a lower learning rate, or bf16 in "
                 f"place of fp16; what was saved until then is untouched in {self.args.output_dir}"
             )
-        for term, value in self.objective.values.items():
-            self.sums[term] = self.sums.get(term, 0) + value
+        for term, part in self.objective.values.items():
+            self.sums[term] = self.sums.get(term, 0) + part
         return loss
 
     def _check_length(self, tokens: Tensor) -> None:
@@ -142,11 +153,14 @@ class FocusTrainer(Trainer):
             self.health = group_health(self.focus, self.seen_before)
         return found
 
-    def evaluate(self, *args: Any, metric_key_prefix: str = "eval", **options: Any) -> dict[str, float]:
+    def evaluate(
+        self, eval_dataset: Any = None, ignore_keys: Any = None, metric_key_prefix: str = "eval"
+    ) -> dict[str, float]:
         """As the Trainer's, and: perplexity, and how the groups are doing."""
-        self.health = None
-        metrics = super().evaluate(*args, metric_key_prefix=metric_key_prefix, **options)
-        more = {f"{metric_key_prefix}_{name}": value for name, value in (self.health or {}).items()}
+        self.health = None  # set by the first batch
+        metrics = super().evaluate(eval_dataset, ignore_keys, metric_key_prefix)
+        health: dict[str, float] = self.health or {}
+        more = {f"{metric_key_prefix}_{name}": value for name, value in health.items()}
         if f"{metric_key_prefix}_loss" in metrics:
             more[f"{metric_key_prefix}_perplexity"] = math.exp(min(metrics[f"{metric_key_prefix}_loss"], 700))
         self.log(dict(more))
@@ -160,9 +174,16 @@ class FocusTrainer(Trainer):
             self.sums, self.logged = {}, self.state.global_step
         super().log(logs, *args, **options)
 
-    def _save(self, output_dir: str | None = None, state_dict: Mapping[str, Tensor] | None = None) -> None:
-        """The adapter; with the base model where that trains. No pickled arguments."""
-        path = Path(output_dir or self.args.output_dir)
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """The adapter needs no gathering of anything; otherwise as the Trainer's."""
+        if self.trains_base:
+            super().save_model(output_dir, _internal_call)
+        elif self.args.should_save:
+            self._save(output_dir)
+
+    def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
+        """The adapter; with the base model where that trains. The Trainer's own file of arguments is left out."""
+        path = Path(output_dir or self.output)
         if self.trains_base:
             self.focus.model.save_pretrained(path, state_dict=state_dict)
             if self.processing_class is not None:
@@ -176,11 +197,13 @@ class FocusTrainer(Trainer):
         except (OSError, RuntimeError) as error:  # torch.save says RuntimeError when the disk is full
             if not (isinstance(error, OSError) or "write" in str(error)):
                 raise
-            folder = Path(self.args.output_dir) / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
+            folder = Path(self.output) / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
             shutil.rmtree(folder, ignore_errors=True)
-            last = last_checkpoint(self.args.output_dir)
+            last = last_checkpoint(self.output)
             kept = f"the last whole one is {last}" if last else "there is no earlier one"
-            raise FocusError(f"cannot save a checkpoint in {folder}: {error}; {kept}. Free some space, then resume") from None
+            raise FocusError(
+                f"cannot save a checkpoint in {folder}: {error}; {kept}. Free some space, then resume"
+            ) from None
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
         if self.trains_base:
@@ -191,13 +214,27 @@ class FocusTrainer(Trainer):
         best = self.state.best_model_checkpoint
         if self.trains_base:
             super()._load_best_model()
-        self._load_adapter(best)
+        if best is not None:
+            self._load_adapter(best)
 
     def _load_adapter(self, folder: str) -> None:
         config, tensors = read_adapter(self.focus.model, folder)
         if config != self.focus.config:
             raise FocusError(f"the adapter in {folder} was trained with other options than these: {config}")
         self.focus.load_tensors(tensors)
+
+
+def share_gradients(parameters: list[nn.Parameter]) -> None:
+    """Average the gradients of parameters that every process holds whole, beside a model that is sharded."""
+
+    def average(parameter: Tensor) -> None:
+        dist = torch.distributed
+        if parameter.grad is not None and dist.is_initialized() and dist.get_world_size() > 1:
+            dist.all_reduce(parameter.grad)
+            parameter.grad /= dist.get_world_size()
+
+    for parameter in parameters:
+        parameter.register_post_accumulate_grad_hook(average)
 
 
 def last_checkpoint(folder: str | Path | None) -> str | None:

@@ -9,8 +9,9 @@ from torch.nn import functional as F
 from . import decode
 from .backends import find
 from .call import Call
+from .errors import FocusError
 from .merge import add_sink_logits_
-from .problem import FocusError, check_groups, check_problem
+from .problem import check_groups, check_problem
 from .stream import KeyBuckets
 
 

@@ -18,8 +18,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from .api import focus_attention, prepare
+from .errors import FocusError
 from .layout import token_documents, token_positions
-from .problem import FocusError
 
 
 def gated_attention(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .problem import FocusError
+from .errors import FocusError
 
 
 @dataclass(frozen=True)

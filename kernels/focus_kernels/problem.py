@@ -8,13 +8,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from .errors import FocusError
+
 MATCHES = ("probe", "share")
 SCOPES = ("distant", "all")
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
-
-
-class FocusError(ValueError):
-    """A bad argument: the message names the value, what was expected and the way out."""
 
 
 @dataclass(frozen=True)

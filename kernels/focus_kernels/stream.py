@@ -13,9 +13,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from . import decode, stream_edit
+from .errors import FocusError
 from .plan import multi_hot, split_by_group
 from .pool import Move, Name, Pool, held_size, page_of
-from .problem import MATCHES, FocusError, check_groups
+from .problem import MATCHES, check_groups
 from .recent import Recent
 from .scratch import lasting
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from .errors import FocusError
 from .pool import held_size, page_of
-from .problem import FocusError
 from .scratch import lasting
 
 if TYPE_CHECKING:

@@ -9,7 +9,8 @@ from typing import Protocol
 from torch import Tensor
 
 from ..call import Call, Runner
-from ..problem import FocusError, Problem
+from ..errors import FocusError
+from ..problem import Problem
 from ..stream import KeyBuckets
 
 # in the order in which "auto" asks
@@ -55,12 +56,15 @@ LACKS = {"attend_stream": "it has no streaming form", "runner": "it leaves gradi
 
 def _objection(name: str, call: Call, needs: str | None) -> str | None:
     backend = load(name)
+    missing = backend.unavailable()
+    if missing:
+        return missing
     if needs and not hasattr(backend, needs):
         return LACKS[needs]
     reason = call.problem.needs_chunked
     if call.engine == "sorted" and reason:
         return f"the sorted engine cannot serve {reason}"
-    return backend.unavailable() or backend.refuse(call)
+    return backend.refuse(call)
 
 
 def find(choice: str, call: Call, needs: str | None = None) -> tuple[Backend, Call]:

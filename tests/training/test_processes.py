@@ -1,0 +1,57 @@
+"""Runs in processes of their own: killed and resumed, and two with `accelerate launch` beside one."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+ROOT = Path(__file__).parents[2]
+
+
+def launch(*command, code=0):
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == code, done.stdout[-2000:] + done.stderr[-4000:]
+
+
+def run(*arguments, code=0):
+    launch(sys.executable, "-m", "tests.training.run_tiny", *map(str, arguments), code=code)
+    return load_file(Path(arguments[0]) / "end.safetensors") if not code else {}
+
+
+def on_two(*arguments):
+    """`--multi_gpu` is how accelerate says several processes; ACCELERATE_USE_CPU makes them CPU ones, over gloo."""
+    sizes = ["--num_processes", "2", "--num_machines", "1", "--main_process_port", "0"]
+    options = ["--multi_gpu", *sizes, "--mixed_precision", "no", "--dynamo_backend", "no"]
+    accelerate = [sys.executable, "-m", "accelerate.commands.accelerate_cli", "launch", *options]
+    launch(*accelerate, "-m", "tests.training.run_tiny", *map(str, arguments))
+    return load_file(Path(arguments[0]) / "end.safetensors")
+
+
+@pytest.mark.parametrize("more", [[], ["--finetune"]], ids=["adapter", "all weights"])
+def test_a_killed_run_resumes_exactly(tmp_path, more):
+    straight = run(tmp_path / "straight", 7, 2, *more)
+    run(tmp_path / "killed", 7, 2, "--die", 5, *more, code=-signal.SIGKILL)
+    names = {path.name for path in (tmp_path / "killed").iterdir()}
+    assert "checkpoint-4" in names and "end.safetensors" not in names
+    (tmp_path / "killed" / "checkpoint-6").mkdir()  # as a kill during a save leaves it
+    resumed = run(tmp_path / "killed", 7, 2, *more)
+    assert straight.keys() == resumed.keys()
+    for name, tensor in straight.items():
+        assert torch.equal(tensor, resumed[name]), name
+
+
+@pytest.mark.parametrize("objective", ["lm-hard", "mass + 0.1*distill"])
+def test_two_processes_are_one_with_twice_the_batch(tmp_path, objective):
+    one = run(tmp_path / "one", 4, 4, "--objective", objective)
+    two = on_two(tmp_path / "two", 4, 2, "--objective", objective)
+    assert one.keys() == two.keys()
+    for name, tensor in one.items():
+        torch.testing.assert_close(two[name], tensor, atol=1e-5, rtol=1e-4, msg=name)

@@ -1,0 +1,128 @@
+"""`train`: stages that resume, what they leave behind, and the ways beyond a frozen base."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from focus_kernels import FocusError
+from focus_retrofit import FocusConfig, load_adapter, retrofit
+from focus_retrofit.training import TrainConfig, train
+from tests.matrix import BY_NAME
+
+from .tiny import CONFIG, LetterTokenizer, model, texts
+
+SMALL = {"length": 48, "fit_windows": 6, "fit_steps": 10, "steps": 4, "save_every": 2, "eval_every": 2, "lr": 1e-2}
+
+
+def run(folder, retrofitted=None, **changes):
+    retrofitted = model() if retrofitted is None else retrofitted
+    config = TrainConfig(**{**SMALL, **changes})
+    found = train(retrofitted, LetterTokenizer(), texts(), folder, held_out=texts(3), config=config)
+    return retrofitted, found
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"fit": "mass"},
+        {"fit": "none"},
+        {"warm_start": False, "fit": "none", "objective": "lm"},
+        {"steps": 0},
+        {"documents": "joined", "patience": 2},
+        {"precision": "bf16", "gradient_checkpointing": True, "accumulate": 2},
+    ],
+    ids=str,
+)
+def test_a_run_ends_in_an_adapter(tmp_path, changes):
+    base = BY_NAME["Llama"].make(dtype=torch.float32)
+    retrofitted, found = run(tmp_path, retrofit(base, CONFIG), **changes)
+    again = load_adapter(BY_NAME["Llama"].make(dtype=torch.float32), str(tmp_path / "adapter"))
+    for name, tensor in retrofitted.focus.tensors().items():
+        assert torch.equal(again.focus.tensors()[name], tensor)
+    if changes.get("steps", 1):
+        assert found["stages"]["train"]["perplexity"] > 1
+        card = (tmp_path / "adapter" / "README.md").read_text()
+        assert "perplexity" in card
+    assert not (tmp_path / "model").exists()
+
+
+def test_a_finished_run_is_not_run_again_and_an_unfinished_one_goes_on(tmp_path):
+    retrofitted, first = run(tmp_path / "whole")
+    other, again = run(tmp_path / "whole")
+    assert again["stages"] == first["stages"]
+    assert all(torch.equal(a, retrofitted.focus.tensors()[n]) for n, a in other.focus.tensors().items())
+    cut, _ = run(tmp_path / "cut", steps=4)
+    (tmp_path / "cut" / "train" / "done.json").unlink()
+    (tmp_path / "cut" / "train" / "checkpoint-4" / "trainer_state.json").unlink()  # as if killed in its last save
+    resumed, _ = run(tmp_path / "cut", steps=4)
+    assert all(torch.equal(a, cut.focus.tensors()[n]) for n, a in resumed.focus.tensors().items())
+
+
+def test_a_folder_belongs_to_one_set_of_options(tmp_path):
+    run(tmp_path, steps=0)
+    with pytest.raises(FocusError, match=r"lr 0.01 -> 0.5"):
+        run(tmp_path, steps=0, lr=0.5)
+
+
+def test_two_phases_train_centroids_then_all(tmp_path):
+    base = BY_NAME["Llama"].make()
+    before = {name: tensor.clone() for name, tensor in base.state_dict().items()}
+    retrofitted, found = run(tmp_path, retrofit(base, CONFIG), finetune_steps=3, finetune_lr=1e-3)
+    assert found["stages"]["finetune"]["steps"] == 3
+    after = retrofitted.state_dict()
+    assert not any(torch.equal(after[name], tensor) for name, tensor in before.items() if "layers" in name)
+    assert not any(p.requires_grad for n, p in retrofitted.named_parameters() if not n.startswith("focus."))
+    from transformers import AutoModelForCausalLM
+
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "model", dtype=torch.float64)
+    again = load_adapter(loaded, str(tmp_path / "adapter")).eval()
+    ids = torch.arange(1, 41)[None]
+    with torch.no_grad():
+        torch.testing.assert_close(again(ids).logits, retrofitted.eval()(ids).logits)
+
+
+def test_from_scratch_all_weights_learn_with_the_groups(tmp_path):
+    _, found = run(
+        tmp_path, frozen=False, steps=60, finetune_lr=1e-2, lr=1e-3, batch_size=4, warm_start=False, fit="none"
+    )
+    assert found["stages"]["train"]["perplexity"] < 22  # 27 letters; the text repeats itself beyond the window
+    assert json.loads((tmp_path / "train" / "done.json").read_text())["steps"] == 60
+    assert (tmp_path / "model").is_dir()
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"length": 9}, "nothing to learn"),
+        ({"length": 0}, "length is 0"),
+        ({"lr": 0.0}, "lr is 0"),
+        ({"objective": "ppl"}, "is not understood"),
+        ({"fit": "all"}, "fit is 'all'"),
+        ({"precision": "fp8"}, "precision is 'fp8'"),
+        ({"patience": 3, "eval_every": 0}, "patience counts"),
+        ({"steps": -1}, "steps is -1"),
+    ],
+)
+def test_options_that_cannot_be(tmp_path, changes, reason):
+    with pytest.raises(FocusError, match=reason):
+        run(tmp_path, **changes)
+
+
+def test_unknown_options_are_named():
+    with pytest.raises(FocusError, match="unknown training options speed"):
+        TrainConfig.from_dict({"speed": 1})
+
+
+def test_a_plain_model_is_refused(tmp_path):
+    with pytest.raises(FocusError, match="call retrofit"):
+        train(BY_NAME["Llama"].make(), LetterTokenizer(), texts(), tmp_path)
+
+
+def test_every_option_has_help():
+    from dataclasses import fields
+
+    assert all(field.metadata["help"] for kind in (TrainConfig, FocusConfig) for field in fields(kind))
