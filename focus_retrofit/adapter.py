@@ -24,6 +24,7 @@ from .discover import attention_layers
 from .files import write_atomically
 
 CONFIG, TENSORS, CARD = "focus_config.json", "focus_adapter.safetensors", "README.md"
+SHIPPED = Path(__file__).parent / "shipped"  # adapters that come with the package, by name
 FORMAT = 1  # of the files; a newer one than this version knows is refused
 
 
@@ -73,6 +74,8 @@ def read_adapter(
 ) -> tuple[FocusConfig, dict[str, Tensor]]:
     """Config and tensors of an adapter for this model, or a FocusError with all that is wrong."""
     path = Path(source)
+    if not path.is_dir() and (SHIPPED / path).is_dir():
+        path = SHIPPED / path
     if not path.is_dir():
         if path.exists():
             raise FocusError(f"{path} is a file; give the adapter's directory")

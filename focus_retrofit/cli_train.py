@@ -17,6 +17,7 @@ GIVEN = [
     click.Option(["--column"], default="text", show_default=True, help="Column of the text, in tables."),
     click.Option(["--split"], default="train", show_default=True, help="Split of a dataset on the hub."),
     click.Option(["--streaming"], is_flag=True, help="Read DATA while training; needs --held-out to evaluate."),
+    click.Option(["--only"], help="Stop after this stage: prepare, train or finetune."),
     click.Option(["--device-map"], help="How to lay the model out over devices: auto, cuda, ..."),
     click.Option(["--load-in-4bit"], is_flag=True, help="Quantise the base model (bitsandbytes)."),
     click.Option(["--dtype"], default="float32", show_default=True, help="Of the base model: float32, bfloat16, ..."),
@@ -105,7 +106,14 @@ def run(model: str, data: str, output: str, held_out: str | None, as_json: bool,
     loaded, tokenizer = load_pretrained(model, dtype=dtype, **loading)
     retrofit(loaded, focus, seed=training.seed)
     results = train(
-        loaded, tokenizer, texts, output, held_out=held, config=training, streaming=bool(options["streaming"])
+        loaded,
+        tokenizer,
+        texts,
+        output,
+        held_out=held,
+        config=training,
+        streaming=options["streaming"],
+        only=options["only"],
     )
     if as_json:
         click.echo(json.dumps(results, indent=2))

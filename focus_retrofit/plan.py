@@ -314,7 +314,8 @@ def _shard(run: Run, gpus: int) -> float:
     return 2.0 * (m.parameters / gpus + 2 * m.layer_parameters + m.embedding)
 
 
-LAUNCH = "accelerate launch --num_processes {gpus} --mixed_precision {dtype} train.py"
+TRAIN = "-m focus_retrofit train MODEL DATA --output DIR"
+LAUNCH = "accelerate launch --num_processes {gpus} --mixed_precision {dtype} " + TRAIN
 KINDS = (
     Kind("one", "one GPU", _bf16, LAUNCH.replace("{gpus}", "1")),
     Kind(
@@ -326,14 +327,21 @@ KINDS = (
         "bnb_4bit_use_double_quant=True, bnb_4bit_compute_dtype={torch})",
         speed=NF4_SPEED,
     ),
-    Kind("device-map", "layers over GPUs", _slice, "python train.py", 'device_map="balanced"', spread=True),
+    Kind(
+        "device-map",
+        "layers over GPUs",
+        _slice,
+        "python " + TRAIN,
+        'device_map="balanced"',
+        spread=True,
+    ),
     Kind("ddp", "a copy per GPU", _bf16, LAUNCH.replace("launch", "launch --multi_gpu"), copies=True),
     Kind(
         "fsdp2",
         "FSDP2, sharded",
         _shard,
         "accelerate launch --config_file {config} --num_processes {gpus} --mixed_precision {dtype} "
-        "--fsdp_activation_checkpointing {checkpointing} train.py",
+        "--fsdp_activation_checkpointing {checkpointing} " + TRAIN,
         copies=True,
         gathered=True,
     ),

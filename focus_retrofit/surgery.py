@@ -36,7 +36,8 @@ def retrofit(model: Model, config: FocusConfig | None = None, *, backend: str = 
 
 
 def load_adapter(model: Model, source: str, *, backend: str = "auto", **hub: Any) -> Model:
-    """Retrofit a model with a saved adapter: a directory, or a name on the hub (`hub`: options of its download)."""
+    """Retrofit a model with a saved adapter: a directory, the name of one that comes with the package, or a name on the
+    hub (`hub`: options of its download)."""
     from .adapter import read_adapter
 
     config, tensors = read_adapter(model, source, **hub)

@@ -1,4 +1,4 @@
-"""Writes the tables of README.md and kernels/README.md from the result files; --check says whether they are current."""
+"""Writes the tables of the READMEs and docs from the result files; --check says whether they are current."""
 
 from __future__ import annotations
 
@@ -128,13 +128,108 @@ def untrained() -> str:
     )
 
 
+def domains() -> dict[str, Any]:
+    return json.loads((ROOT / "results" / "domains.json").read_text())
+
+
+def over(row: dict[str, Any], full: dict[str, Any]) -> str:
+    return f"{row['perplexity'] / full['perplexity'] - 1:+.1%}"
+
+
+def largest(record: dict[str, Any]) -> float:
+    """Share of the largest group in any layer, trained."""
+    return max(row["largest_group"] for row in record["rows"] if row["method"].startswith("trained"))
+
+
+def trained() -> str:
+    """Every method on every domain's held-out text."""
+    records = {name: record for name, record in domains().items() if "rows" in record}
+    first = next(iter(records.values()))
+    head = " | ".join(["attention", "distant pairs", *(f"{name} | over full" for name in records)])
+    rows = []
+    for number, row in enumerate(first["rows"]):
+        cells = [row["method"], f"{row['distant']:.0%}"]
+        for record in records.values():
+            cells += [f"{record['rows'][number]['perplexity']:.2f}", over(record["rows"][number], record["rows"][0])]
+        rows.append(cells)
+    notes = [
+        f"{name}: {record['training']['minutes']:.0f} minutes of training on 2 cores, {record['windows']} held-out "
+        f"windows, standard error of full attention's perplexity {record['rows'][0]['standard_error']:.2f}, largest "
+        f"group {largest(record):.0%}, change of a past logit by the future {record['leak']:g} (`{record['command']}`)"
+        for name, record in records.items()
+    ]
+    return (
+        f"**After training**, perplexity of SmolLM2-135M on held-out documents, {first['tokens']} tokens, K = 4, "
+        f"window 128, {first['parameters']:,} parameters. Domains: the Python reference, the standard library, "
+        "Gutenberg books.\n\n" + table(head, rows) + "\n" + "".join(f"- {note}\n" for note in notes)
+    )
+
+
+def across() -> str:
+    """Each adapter on each domain."""
+    record = domains()["across"]
+    names = list(record["full attention"])
+    rows = [
+        [
+            name,
+            *(f"{row[text]['perplexity']:.2f} ({over(row[text], record['full attention'][text])})" for text in names),
+        ]
+        for name, row in record.items()
+    ]
+    return (
+        "**Each adapter on the others' text** (hard, k = 1; `python scripts/train_domains.py --across`), switched by "
+        "name on one base model.\n\n" + table(" | ".join(["adapter", *names]), rows)
+    )
+
+
+def training_cost() -> str:
+    """Time and memory of a training step's attention, by length."""
+    record = json.loads((ROOT / "results" / "training_cost.json").read_text())
+    full = {row["length"]: row for row in record["methods"]["full"]["rows"]}
+    rows = []
+    for method in record["methods"].values():
+        for row in method["rows"]:
+            ratio = full[row["length"]]["seconds"] / row["seconds"]
+            seconds = f"{row['seconds']:.3f}"
+            rows.append([tokens(row["length"]), method["title"], seconds, f"{row['bytes'] / 1e6:.0f}", f"{ratio:.2f}"])
+    rows.sort(key=lambda row: int(row[0][:-1]))
+    grown = "; ".join(
+        f"{method['title']}: {method['time_exponent']:.2f} and {method['memory_exponent']:.2f}"
+        for method in record["methods"].values()
+    )
+    return (
+        "**Attention of one layer in a training step**, forward and backward, 9/3 heads of 64, K = 8, k = 1, window "
+        f"128 (`{record['command']}`).\n\n"
+        + table("tokens | objective | seconds | MB | times full", rows)
+        + f"\nGrowth over the last doubling, exponents of time and memory: {grown}.\n"
+    )
+
+
+def recipes() -> str:
+    """What was tried on the way to the default recipe."""
+    record = json.loads((ROOT / "results" / "recipes.json").read_text())
+    rows = [
+        [r["recipe"], f"{r['minutes']:.0f}", f"{r['distant']:.0%}", f"{r['perplexity']:.3f}", f"{r['over']:+.1%}"]
+        for r in record["rows"]
+    ]
+    head = "recipe | minutes | distant pairs | perplexity | over full"
+    return f"**Recipes**, {record['what']} (`{record['command']}`).\n\n" + table(head, rows)
+
+
 def front_page() -> str:
-    return "\n".join((untrained(), decoding(), headlines()))
+    return "\n".join((trained(), untrained(), decoding(), headlines()))
+
+
+def training_page() -> str:
+    parts = [("domains", trained), ("recipes", recipes), ("training_cost", training_cost)]
+    found = [make() for file, make in parts if (ROOT / "results" / f"{file}.json").is_file()]
+    return "\n".join([*found, across()] if "across" in domains() else found)
 
 
 SECTIONS: list[tuple[str, str, Callable[[], str]]] = [
     ("README.md", "results", front_page),
     ("kernels/README.md", "kernel results", all_kernels),
+    ("docs/training.md", "training results", training_page),
 ]
 
 

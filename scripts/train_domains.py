@@ -45,6 +45,7 @@ def leak(model: Any, window: Tensor) -> float:
 def without_training(model: Any, windows: list[Tensor], sample: Tensor) -> list[dict[str, Any]]:
     """Full attention, and routing that has learned nothing."""
     rows = [{"method": "full attention", **perplexity(model, windows, "full attention")}]
+    print_row(rows[0])
     cases = [
         ("window and sinks only", {"num_groups": TOKENS}, own_groups),
         ("random groups", {}, random_groups),
@@ -63,11 +64,11 @@ def without_training(model: Any, windows: list[Tensor], sample: Tensor) -> list[
         with routed(model, groups):
             rows.append({"method": name, **perplexity(model, windows, name)})
         model.focus.unload()
-        print_row(rows[-1], rows[0])
+        print_row(rows[-1])
     return rows
 
 
-def with_training(model: Any, windows: list[Tensor], full: dict[str, Any]) -> list[dict[str, Any]]:
+def with_training(model: Any, windows: list[Tensor]) -> list[dict[str, Any]]:
     """The trained router, hard and soft, at k = 1 and k = 2."""
     rows = []
     for name, mode, k in (("hard", "hard", 1), ("hard, k = 2", "hard", 2), ("soft", "soft", 1)):
@@ -75,15 +76,14 @@ def with_training(model: Any, windows: list[Tensor], full: dict[str, Any]) -> li
         rows.append({"method": f"trained router, {name}", **perplexity(model, windows, name)})
         if mode == "soft":
             rows[-1]["density"] = rows[-1]["distant"] = 1.0  # dense, gated
-        print_row(rows[-1], full)
+        print_row(rows[-1])
     model.focus.mode, model.focus.config.top_k = "hard", 1
     return rows
 
 
-def print_row(row: dict[str, Any], full: dict[str, Any]) -> None:
-    more = row["perplexity"] / full["perplexity"] - 1
+def print_row(row: dict[str, Any]) -> None:
     print(
-        f"{row['method']:28} perplexity {row['perplexity']:7.3f} ± {row['standard_error']:.2f}  {more:+6.1%}  "
+        f"{row['method']:28} perplexity {row['perplexity']:7.3f} ± {row['standard_error']:.2f}  "
         f"distant {row['distant']:.3f}  largest group {row.get('largest_group', 0):.2f}",
         flush=True,
     )
@@ -101,11 +101,13 @@ def run(domain: str, options: argparse.Namespace) -> None:
     model, tokenizer = load_pretrained("smollm2-135m")
     training = Windows(Stream(split(domain)[0], tokenizer, TOKENS, apart=False), domain)
     held = held_out_windows(domain, tokenizer, options.windows)
-    rows = without_training(model, held, torch.stack([training[n]["input_ids"] for n in range(4)]))
     config = TrainConfig(documents="joined", eval_every=0, **json.loads(options.train))
     retrofit(model, FocusConfig(**CONFIG))
     found = train(model, tokenizer, training, RUNS / domain, config=config)
-    rows += with_training(model.eval(), held, rows[0])
+    trained = with_training(model.eval(), held)
+    leaked = leak(model, held[0])
+    model.focus.unload()
+    rows = without_training(model, held, torch.stack([training[n]["input_ids"] for n in range(4)])) + trained
     value = {
         "command": " ".join(["python", "scripts/train_domains.py", *sys.argv[1:]]),
         "model": "smollm2-135m",
@@ -114,7 +116,7 @@ def run(domain: str, options: argparse.Namespace) -> None:
         "training": {"windows": len(training), "minutes": found["minutes"], **vars(config)},
         "stages": found["stages"],
         "parameters": found["parameters"],
-        "leak": leak(model, held[0]),
+        "leak": leaked,
         "rows": rows,
     }
     write(domain, value)
@@ -141,7 +143,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("domains", nargs="*", help=f"domains to train on: {', '.join(DOMAINS)}")
     parser.add_argument("--across", action="store_true", help="evaluate each adapter on the others' text")
-    parser.add_argument("--windows", type=int, default=10, help="held-out windows to evaluate on")
+    parser.add_argument("--windows", type=int, default=8, help="held-out windows to evaluate on")
     parser.add_argument("--train", default="{}", help="training options as JSON, where they differ from the defaults")
     options = parser.parse_args()
     wrong = [name for name in options.domains if name not in DOMAINS]

@@ -23,6 +23,7 @@ from .options import TrainConfig
 from .trainer import FocusTrainer
 from .warm import warm_start
 
+CALIBRATION = 16  # windows for the warm start
 DONE = "done.json"  # in a stage's folder once it is finished
 
 
@@ -35,13 +36,14 @@ def train(
     held_out: Any = None,
     config: TrainConfig | None = None,
     streaming: bool = False,
+    only: str | None = None,
     **load: Any,
 ) -> dict[str, Any]:
     """Train a retrofitted model's adapter; it ends in `output_dir`/adapter. Returns what was measured.
 
     data and held_out: sources of `load_texts` (`load` are its options), or windows. Called again with the same
     output_dir it resumes: finished stages are skipped, an unfinished one goes on from its last checkpoint. With
-    finetune_steps or frozen=False the whole model ends in `output_dir`/model.
+    finetune_steps or frozen=False the whole model ends in `output_dir`/model. `only` names the one stage to run now.
     """
     config, output = config or TrainConfig(), Path(output_dir)
     focus: Any = getattr(model, "focus", None)
@@ -68,6 +70,12 @@ def train(
         stages.append(("train", lambda folder: _run(model, tokenizer, windows, held, config, folder, False)))
     if config.finetune_steps:
         stages.append(("finetune", lambda folder: _run(model, tokenizer, windows, held, config, folder, True)))
+    if only is not None:
+        if only not in dict(stages):
+            raise FocusError(f"only is {only!r}; the stages of this run are: {', '.join(dict(stages))}")
+        stages = stages[: 1 + list(dict(stages)).index(only)]
+    elif os.environ.get("ACCELERATE_USE_FSDP") == "true" and not (output / "prepare" / DONE).is_file():
+        raise FocusError("a sharded model cannot be prepared: run this on one process with only='prepare' first")
     for name, work in stages:
         results["stages"][name] = _stage(model, tokenizer, output / name, work, not config.frozen or name == "finetune")
     results["parameters"] = focus.num_parameters()
@@ -126,7 +134,7 @@ def _prepare(model: Any, windows: Any, config: TrainConfig) -> dict[str, Any]:
     ]
     found: dict[str, Any] = {}
     if config.warm_start:
-        warm_start(model, batches[: max(8, config.fit_windows // 4)], seed=config.seed)
+        warm_start(model, batches[:CALIBRATION], seed=config.seed)
     if config.fit != "none":
         lost = fit_routers(
             model, batches, weights=config.fit, steps=config.fit_steps, lr=config.fit_lr, seed=config.seed

@@ -61,6 +61,7 @@ class FocusTrainer(Trainer):
                 )
             args.gradient_checkpointing_kwargs = {"use_reentrant": False}
         args.remove_unused_columns = False
+        args.ddp_find_unused_parameters = False  # it would look for them in the model's output; 'mass' is beside it
         super().__init__(model, args, **options)
         plugin = getattr(self.accelerator.state, "fsdp_plugin", None)
         if plugin is not None and not self.trains_base:  # a few numbers that every layer needs: not worth sharding
@@ -126,6 +127,8 @@ class FocusTrainer(Trainer):
         else:
             items = num_items_in_batch
         loss = self.objective(model, self.focus, inputs, items, accumulated)
+        if self.accelerator.num_processes > 1:  # DDP waits for every parameter, and some objectives leave some out
+            loss = loss + 0 * sum(p.sum() for p in self.focus.trainable_parameters())
         value = float(loss.detach())
         if not math.isfinite(value):
             raise FocusError(

@@ -21,6 +21,7 @@ from .objectives import shifted
 
 SPREAD = 3.0  # standard deviation of the group scores to begin with: tokens are sure of their group, not certain
 ROUNDS = 10  # of balanced k-means after scikit-learn's
+ENOUGH = 256  # tokens of a batch that PCA looks at, about: its cost grows with them, and neighbours are much alike
 
 
 @torch.no_grad()
@@ -81,6 +82,7 @@ def _scores(points: Tensor, centroids: Tensor) -> tuple[Tensor, float]:
 
 def _fit_pca(pcas: dict[int, Any], seen: Seen) -> None:
     tokens = _tokens(seen)
+    tokens = tokens[:: max(len(tokens) // ENOUGH, 1)]
     if len(tokens) >= pcas[seen.index].n_components:
         pcas[seen.index].partial_fit(tokens)
 

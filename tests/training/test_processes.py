@@ -48,10 +48,23 @@ def test_a_killed_run_resumes_exactly(tmp_path, more):
         assert torch.equal(tensor, resumed[name]), name
 
 
-@pytest.mark.parametrize("objective", ["lm-hard", "mass + 0.1*distill"])
+@pytest.mark.parametrize("objective", ["lm-hard", "mass", "lm + lm-hard + 0.1*distill"])
 def test_two_processes_are_one_with_twice_the_batch(tmp_path, objective):
     one = run(tmp_path / "one", 4, 4, "--objective", objective)
     two = on_two(tmp_path / "two", 4, 2, "--objective", objective)
     assert one.keys() == two.keys()
     for name, tensor in one.items():
         torch.testing.assert_close(two[name], tensor, atol=1e-5, rtol=1e-4, msg=name)
+
+
+@pytest.mark.parametrize("objective", ["lm-hard", "mass"])
+def test_a_sharded_base_gives_the_routers_the_same_gradients(tmp_path, objective):
+    found = []
+    for ranks in (1, 2):
+        output = tmp_path / f"{ranks}.safetensors"
+        torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+        launch(*torchrun, "-m", "tests.training.run_sharded", str(output), objective)
+        found.append(load_file(output))
+    assert found[0].keys() == found[1].keys()
+    for name, tensor in found[0].items():
+        torch.testing.assert_close(found[1][name], tensor, atol=1e-6, rtol=1e-4, msg=name)

@@ -1,0 +1,72 @@
+"""Which way to train gives the best hard model per minute: SmolLM2-135M on the Python reference, K = 4, k = 1.
+
+python scripts/compare_recipes.py --json results/recipes.json        about half an hour on 2 cores
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from baselines import perplexity
+from domains import split
+from train_domains import CONFIG, TOKENS, held_out_windows
+
+from focus_retrofit import FocusConfig, load_pretrained, retrofit
+from focus_retrofit.training import Stream, TrainConfig, Windows, train
+
+NOTHING = {"warm_start": False, "fit": "none", "steps": 0}
+RECIPES: dict[str, dict[str, Any]] = {
+    "random, balanced": {},
+    "warm start (PCA, k-means)": {"warm_start": True},
+    "random, fit mass": {"fit": "mass"},
+    "warm start, fit mass": {"warm_start": True, "fit": "mass"},
+    "random, fit sensitivity": {"fit": "sensitivity"},
+    "warm start, fit sensitivity": {"warm_start": True, "fit": "sensitivity"},
+    "random, trainer: mass": {"objective": "mass", "steps": 20, "lr": 3e-3},
+    "random, trainer: lm": {"objective": "lm", "steps": 20},
+    "random, trainer: lm-hard": {"objective": "lm-hard", "steps": 20},
+    "random, trainer: distill": {"objective": "distill", "steps": 20},
+    "random, trainer: lm-hard + distill": {"objective": "lm-hard + distill", "steps": 20},
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--windows", type=int, default=8, help="held-out windows")
+    parser.add_argument("--fit-windows", type=int, default=24, help="windows to fit on")
+    options = parser.parse_args()
+    model, tokenizer = load_pretrained("smollm2-135m")
+    training = Windows(Stream(split("reference")[0], tokenizer, TOKENS, apart=False), "reference")
+    held = held_out_windows("reference", tokenizer, options.windows)
+    full = perplexity(model, held, "full attention")["perplexity"]
+    rows = []
+    for name, changes in RECIPES.items():
+        config = TrainConfig(
+            documents="joined", eval_every=0, fit_windows=options.fit_windows, **{**NOTHING, **changes}
+        )
+        retrofit(model, FocusConfig(**CONFIG))
+        with tempfile.TemporaryDirectory() as folder:
+            minutes = train(model, tokenizer, training, folder, config=config)["minutes"]
+        found = perplexity(model.eval(), held, name)
+        model.focus.unload()
+        found.update(recipe=name, minutes=minutes, over=found["perplexity"] / full - 1)
+        rows.append(found)
+        print(f"{name:36} {minutes:5.1f} min  {found['perplexity']:.3f}  {found['over']:+.1%}", flush=True)
+    if options.json:
+        what = (
+            f"SmolLM2-135M on the Python reference, hard, K = 4, k = 1, {len(held)} held-out windows; fits on "
+            f"{options.fit_windows} windows, the trainer for 20 steps of one window; full attention {full:.3f}"
+        )
+        command = " ".join(["python", "scripts/compare_recipes.py", *sys.argv[1:]])
+        options.json.parent.mkdir(parents=True, exist_ok=True)
+        options.json.write_text(json.dumps({"command": command, "what": what, "rows": rows}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
