@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 from baselines import own_groups, perplexity, random_groups, routed, strided_groups, two
-from domains import DOMAINS, split
+from domains import DOMAINS, overlap, split
 from torch import Tensor
 
 from focus_retrofit import FocusConfig, load_adapter, load_pretrained, retrofit
@@ -113,6 +113,7 @@ def run(domain: str, options: argparse.Namespace) -> None:
         "model": "smollm2-135m",
         "tokens": TOKENS,
         "windows": len(held),
+        "overlap": overlap(*split(domain)),
         "training": {"windows": len(training), "minutes": found["minutes"], **vars(config)},
         "stages": found["stages"],
         "parameters": found["parameters"],

@@ -47,18 +47,18 @@ class TrainConfig:
     batch_size: int = option(1, "windows per step and process")
     accumulate: int = option(1, "batches per step")
     documents: str = option("apart", "'apart': packed documents do not see each other; 'joined': one running text")
-    warm_start: bool = option(True, "begin with PCA and k-means of hidden states, not with random routers")
+    warm_start: bool = option(False, "begin with PCA and k-means of hidden states, not with random routers")
     fit: str = option(
         "sensitivity", "fit routers layer by layer to weights of pairs: 'sensitivity' (to the loss), 'mass', or 'none'"
     )
-    fit_windows: int = option(96, "windows of text to fit on")
-    fit_steps: int = option(400, "steps of the fit, for each layer")
+    fit_windows: int = option(48, "windows of text to fit on")
+    fit_steps: int = option(300, "steps of the fit, for each layer")
     fit_lr: float = option(1e-3, "learning rate of the fit")
     objective: str = option(
         "lm-hard", "what the trainer minimises: 'lm', 'lm-hard', 'mass', 'distill', or a sum of them"
     )
-    steps: int = option(100, "steps of the trainer; 0 leaves it out")
-    lr: float = option(5e-4, "learning rate of routers")
+    steps: int = option(60, "steps of the trainer; 0 leaves it out")
+    lr: float = option(7e-4, "learning rate of routers")
     finetune_steps: int = option(0, "steps that train all weights afterwards (two-phase fine-tuning)")
     finetune_lr: float = option(2e-5, "learning rate of the base model's weights, wherever they train")
     frozen: bool = option(True, "leave the base model as it is; False trains all weights from the first step")

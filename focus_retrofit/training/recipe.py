@@ -77,11 +77,11 @@ def train(
     elif os.environ.get("ACCELERATE_USE_FSDP") == "true" and not (output / "prepare" / DONE).is_file():
         raise FocusError("a sharded model cannot be prepared: run this on one process with only='prepare' first")
     for name, work in stages:
-        results["stages"][name] = _stage(model, tokenizer, output / name, work, not config.frozen or name == "finetune")
+        results["stages"][name] = _stage(model, output / name, work, not config.frozen or name == "finetune")
     results["parameters"] = focus.num_parameters()
     results["minutes"] = sum(stage["minutes"] for stage in results["stages"].values())
     focus.save_pretrained(output / "adapter", results=_numbers(results))
-    if config.finetune_steps or not config.frozen:
+    if (config.finetune_steps or not config.frozen) and _first_process():
         model.save_pretrained(output / "model")
         tokenizer.save_pretrained(output / "model")
     return results
@@ -106,25 +106,28 @@ def _same_run(output: Path, config: TrainConfig, focus: Any) -> None:
     write_atomically(path, json.dumps(options, indent=2) + "\n")
 
 
-def _stage(model: Any, tokenizer: Any, folder: Path, work: Any, whole: bool) -> dict[str, Any]:
+def _stage(model: Any, folder: Path, work: Any, whole: bool) -> dict[str, Any]:
     """Run a stage unless its folder says that it is done; then take what it left."""
     focus = model.focus
     if (folder / DONE).is_file() and (folder / TENSORS).is_file():
-        if whole and (folder / "model.safetensors").is_file():
-            from safetensors.torch import load_model
-
-            load_model(model, folder / "model.safetensors", strict=False)
+        if whole:
+            saved = type(model).from_pretrained(folder, dtype=model.dtype)
+            model.load_state_dict(saved.state_dict())
         focus.load_tensors(read_adapter(model, folder)[1])
         return json.loads((folder / DONE).read_text())
     begun = time.perf_counter()
     found = work(folder) or {}
     found["minutes"] = (time.perf_counter() - begun) / 60
-    if whole:
+    if whole and _first_process():
         model.save_pretrained(folder)
     focus.save_pretrained(folder)
-    if not (torch.distributed.is_initialized() and torch.distributed.get_rank()):
+    if _first_process():
         write_atomically(folder / DONE, json.dumps(found, indent=2) + "\n")
     return found
+
+
+def _first_process() -> bool:
+    return not (torch.distributed.is_initialized() and torch.distributed.get_rank())
 
 
 def _prepare(model: Any, windows: Any, config: TrainConfig) -> dict[str, Any]:

@@ -181,8 +181,11 @@ class FocusTrainer(Trainer):
         """The adapter needs no gathering of anything; otherwise as the Trainer's."""
         if self.trains_base:
             super().save_model(output_dir, _internal_call)
-        elif self.args.should_save:
+            return
+        if self.args.should_save:
             self._save(output_dir)
+        if self.args.push_to_hub and not _internal_call:
+            self.push_to_hub(commit_message="Focus adapter")
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
         """The adapter; with the base model where that trains. The Trainer's own file of arguments is left out."""

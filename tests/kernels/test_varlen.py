@@ -5,12 +5,20 @@ from __future__ import annotations
 import pytest
 import torch
 
-from focus_kernels import BackendError, KeyBuckets, attend_chunk, available_backends, focus_attention
+from focus_kernels import (
+    BackendError,
+    KeyBuckets,
+    attend_chunk,
+    available_backends,
+    focus_attention,
+    gated_attention,
+)
 from focus_kernels.backends import load, varlen_limits
 from tests.emulators import flash_attn2, flash_attn3
 from tests.emulators import torch_varlen as emulated_torch
 
 from .cases import Case, check
+from .test_gated import drawn
 
 KERNELS = ["fa2", "fa3", "fa3-2.8.3", "torch"]
 
@@ -198,3 +206,23 @@ def test_nothing_but_padding(kernel: tuple[str, list]) -> None:
 
 def test_named_as_available(kernel: tuple[str, list]) -> None:
     assert kernel[0] in available_backends()
+
+
+@pytest.mark.parametrize("explored", [1, 2, 4])
+@pytest.mark.parametrize(
+    "case",
+    [Case(), Case(batch=2, padding="ragged", temperature="heads"), Case(documents=3, top_k=1, learned_sinks=True)],
+    ids=["plain", "padded, temperatures", "packed, learned sinks"],
+)
+def test_gradients_of_the_grouping(kernel: tuple[str, list], case: Case, explored: int) -> None:
+    """In half precision, against the CPU's in float64."""
+    soft, groups = drawn(case, explored)
+    found = []
+    for dtype, backend in ((torch.float16, kernel[0]), (torch.float64, "cpu")):
+        leaf = soft.to(torch.float32 if dtype == torch.float16 else dtype).requires_grad_()
+        out = gated_attention(*case.tensors(dtype), case.ids, leaf, explored=groups, backend=backend, **case.options)
+        weight = torch.randn(out.shape, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+        (out * weight.to(out.dtype)).sum().backward()
+        found.append(leaf.grad.double())
+    assert kernel[1], "the kernel was never called"
+    assert (found[0] - found[1]).abs().max() < 2e-2 * max(float(found[1].abs().max()), 1.0)
