@@ -40,8 +40,7 @@ def parse_objective(text: str) -> dict[str, float]:
 
 @dataclass
 class TrainConfig:
-    """How to train: three stages, each of which can be left out. The defaults are what gave the best hard model per
-    minute (docs/training.md)."""
+    """How to train: three stages, each of which can be left out. The defaults are the best recipe found so far."""
 
     length: int = option(1024, "tokens of a training window; several times the Focus window")
     batch_size: int = option(1, "windows per step and process")
