@@ -92,7 +92,7 @@ def run(model: str, data: str, output: str, held_out: str | None, as_json: bool,
         texts, held = hold_out(texts)
         held = held or None
     dtype = getattr(torch, options["dtype"], None)
-    if not isinstance(dtype, torch.dtype):
+    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
         raise FocusError(f"dtype is {options['dtype']!r}; choose float32, bfloat16 or float16")
     loading: dict[str, Any] = {}
     if options["device_map"]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import EarlyStoppingCallback, PreTrainedModel, TrainingArguments, set_seed
+from transformers import EarlyStoppingCallback, PreTrainedModel, TrainingArguments, default_data_collator, set_seed
 
 from focus_kernels import FocusError
 
@@ -67,9 +67,9 @@ def train(
     results: dict[str, Any] = {"stages": {}}
     stages: list[tuple[str, Any]] = [("prepare", lambda folder: _prepare(model, windows, config))]
     if config.steps:
-        stages.append(("train", lambda folder: _run(model, tokenizer, windows, held, config, folder, False)))
+        stages.append(("train", lambda folder: _run(model, windows, held, config, folder, False)))
     if config.finetune_steps:
-        stages.append(("finetune", lambda folder: _run(model, tokenizer, windows, held, config, folder, True)))
+        stages.append(("finetune", lambda folder: _run(model, windows, held, config, folder, True)))
     if only is not None:
         if only not in dict(stages):
             raise FocusError(f"only is {only!r}; the stages of this run are: {', '.join(dict(stages))}")
@@ -156,9 +156,7 @@ def _first(windows: Any, count: int) -> Iterable[dict[str, torch.Tensor]]:
     return [example for _, example in zip(range(count), windows, strict=False)]
 
 
-def _run(
-    model: Any, tokenizer: Any, windows: Any, held: Any, config: TrainConfig, folder: Path, finetune: bool
-) -> dict[str, Any]:
+def _run(model: Any, windows: Any, held: Any, config: TrainConfig, folder: Path, finetune: bool) -> dict[str, Any]:
     """One stage of the Trainer: the adapter's, or that of all weights."""
     everything = finetune or not config.frozen
     steps = config.finetune_steps if finetune else config.steps
@@ -200,7 +198,7 @@ def _run(
         router_lr=config.lr if everything else None,
         train_dataset=windows,
         eval_dataset=held,
-        processing_class=tokenizer,
+        data_collator=default_data_collator,  # given a tokenizer, the Trainer would pad, and edit the model's config
         callbacks=[EarlyStoppingCallback(config.patience)] if config.patience else None,
     )
     try:

@@ -25,7 +25,8 @@ from focus_retrofit import FocusConfig, FocusError, retrofit
 from focus_retrofit.cli import main
 from focus_retrofit.plan import OBJECTIVES, Plan, Run, flops, kept, memory, plan
 from focus_retrofit.plan_hardware import GPU, GPUS, MODELS, find_gpu, find_model, from_config
-from focus_retrofit.training.objectives import TERMS, Objective
+from focus_retrofit.training.objectives import Objective
+from focus_retrofit.training.options import TERMS
 
 ROOT = Path(__file__).parents[2]
 CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))

@@ -68,6 +68,9 @@ def main() -> None:
         if options.finetune:
             tensors.update({f"base.{n}": x for n, x in retrofitted.state_dict().items() if n != "lm_head.weight"})
         save_file({n: x.contiguous().clone() for n, x in tensors.items()}, options.output / "end.safetensors")
+    if torch.distributed.is_initialized():
+        torch.distributed.barrier()
+        torch.distributed.destroy_process_group()
 
 
 if __name__ == "__main__":

@@ -100,7 +100,8 @@ def test_packed_documents_and_padding_weigh_nothing_across():
 
 
 def test_mass_gradient_in_the_objective_is_that_of_the_layers_loss():
-    model = retrofit(BY_NAME["Llama"].make(), CONFIG).train()
+    config = FocusConfig(**{**CONFIG.to_dict(), "balance": "softmax"})  # potentials would be fitted anew below
+    model = retrofit(BY_NAME["Llama"].make(), config).train()
     ids = torch.randint(0, 90, (2, 40), generator=torch.Generator().manual_seed(1))
     Objective("mass")(model, model.focus, {"input_ids": ids, "labels": ids}, 1).backward()
     mine = [p.grad.clone() for p in model.focus.trainable_parameters()]
