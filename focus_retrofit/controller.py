@@ -230,7 +230,7 @@ class Focus(Adjunct):
     def _begin(self, model: nn.Module, args: tuple[Any, ...]) -> None:
         """Forward pre-hook of the model: a new batch has potentials of its own."""
         for router in self.routers.values():
-            router.batch = None  # type: ignore[assignment]
+            router.begin()  # type: ignore[operator]
 
     def unfreeze(self) -> None:
         """Base parameters train again, those that did before the retrofit: for full fine-tuning."""

@@ -34,6 +34,7 @@ class Router(Adjunct):
         self.config = config
         self.fitting, self.fitted = False, 0  # whether potentials are being fitted, and on how many batches they were
         self.batch: Tensor | None = None  # potentials of the batch that is being trained on, [K]
+        self.learning = False
         projection = torch.randn(hidden_size, config.group_dim, generator=generator) * hidden_size**-0.5
         centroids = torch.randn(config.num_groups, config.group_dim, generator=generator) * config.group_dim**-0.5
         self.projection = nn.Parameter(projection)  # [d, d_g]
@@ -64,17 +65,18 @@ class Router(Adjunct):
             return sinkhorn(scores, self.config.sinkhorn_rounds, real)
         return scores + self._potentials(scores, real) if self.config.balance == "potentials" else scores
 
-    @property
-    def learning(self) -> bool:
-        """Whether this forward pass is one of training, as of batch normalisation: `train()`, with gradients on."""
-        return self.training and torch.is_grad_enabled() and self.projection.requires_grad
+    def begin(self) -> None:
+        """A forward pass of the model begins: it is one of training, as for batch normalisation, in `train()` with
+        gradients on. Asked here, not in the layer: reentrant checkpointing turns them off on the way."""
+        self.batch = None
+        self.learning = self.training and torch.is_grad_enabled() and self.projection.requires_grad
 
     def _potentials(self, scores: Tensor, real: Tensor | None) -> Tensor:
         """What is saved; in training the batch's own, which what is saved then follows.
 
         The batch's stay until the model's next forward pass: a checkpointed layer that runs again must route the same.
         """
-        if not (self.fitting or self.learning):
+        if not (self.fitting or (self.learning and self.training)):
             return self.potentials
         if self.batch is not None and not self.fitting:
             return self.batch

@@ -60,7 +60,7 @@ def fit_router(router: Router, shown: Shown, steps: int, lr: float, generator: t
     router.train()
     with torch.enable_grad():
         for number in _order(len(shown), steps, generator):
-            router.batch = None
+            router.begin()
             loss = _loss(router, *shown[number])
             optimizer.zero_grad()
             loss.backward()

