@@ -66,8 +66,9 @@ def set_adapter(focus: Focus, name: str) -> None:
         raise FocusError(f"no adapter {name!r}; there are: {', '.join(map(repr, focus.adapters))}")
     now, then = Shelved(focus.config, focus.routers, focus.dense_below), focus.shelf.pop(name)
     focus.shelf[focus.name] = now
-    for old, router in zip(now.routers.values(), then.routers.values(), strict=False):
-        router.to(next(old.parameters()).device)  # the model may have moved meanwhile
+    for one in attention_layers(focus.model):
+        if str(one.index) in then.routers:
+            then.routers[str(one.index)].to(device_of(one.module))  # the model may have moved meanwhile
     then.routers.train(now.routers.training)
     focus.name = name
     focus.put(then)

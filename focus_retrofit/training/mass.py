@@ -44,10 +44,10 @@ def attention_weights(seen: Seen, window: int, sinks: int) -> Iterator[tuple[sli
 
 
 @torch.no_grad()
-def masses(seen: Seen, window: int, sinks: int, power: float = 1.0) -> Weighed:
-    """Pairs by their attention weight to a power, summed over heads; 0 where groups have no say."""
+def masses(seen: Seen, window: int, sinks: int) -> Weighed:
+    """Pairs by their attention weight, summed over heads; 0 where groups have no say."""
     for some, weights, decided in attention_weights(seen, window, sinks):
-        yield some, weights.pow_(power).sum((1, 2)) * decided
+        yield some, weights.sum((1, 2)) * decided
 
 
 @torch.no_grad()

@@ -19,8 +19,8 @@ from .options import parse_objective
 class Objective:
     """Computes a batch's loss; its terms are kept in `values` for the log."""
 
-    def __init__(self, text: str, mass_power: float = 1.0):
-        self.text, self.terms, self.mass_power = text, parse_objective(text), mass_power
+    def __init__(self, text: str):
+        self.terms = parse_objective(text)
         self.values: dict[str, Tensor] = {}
 
     @property
@@ -72,14 +72,14 @@ class Objective:
         return self.terms[term] * value
 
     def _note_layer(self, focus: Focus, lost: list[Tensor], seen: Seen) -> None:
-        lost.append(layer_loss(seen, focus, self.mass_power))
+        lost.append(layer_loss(seen, focus))
 
 
-def layer_loss(seen: Seen, focus: Focus, power: float) -> Tensor:
+def layer_loss(seen: Seen, focus: Focus) -> Tensor:
     """A layer's lost mass; its gradient is found here and now, so that nothing of the pairs is kept."""
     router, config = focus.router(seen.index), focus.config
     parameters = [router.projection, router.centroids]
-    parts = masses(seen, config.window, config.sinks, power)
+    parts = masses(seen, config.window, config.sinks)
     # hooks of gradient checkpointing would run the layer again for this inner gradient
     with torch.autograd.graph.saved_tensors_hooks(lambda x: x, lambda x: x):
         soft = router.logits(seen.hidden.detach(), seen.routed.layout.real).softmax(-1)

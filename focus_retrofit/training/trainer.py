@@ -39,7 +39,6 @@ class FocusTrainer(Trainer):
         args: TrainingArguments,
         *,
         objective: str = "lm-hard",
-        mass_power: float = 1.0,
         router_lr: float | None = None,
         **options: Any,
     ):
@@ -47,7 +46,7 @@ class FocusTrainer(Trainer):
         if not isinstance(focus, Focus):
             raise FocusError("this model has no Focus attention yet: call retrofit(model, config) first")
         self.focus, self.router_lr = focus, router_lr
-        self.objective: Objective = Objective(objective, mass_power)
+        self.objective: Objective = Objective(objective)
         self.sums: dict[str, Tensor] = {}  # terms of the loss since the last log
         self.logged = 0
         self.health: dict[str, float] | None = None
