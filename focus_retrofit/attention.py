@@ -27,8 +27,8 @@ Output = tuple[Tensor, Tensor | None]
 
 @dataclass
 class Seen:
-    """What a layer was given in a call, for `focus.watch`: to look at, not to change. A function that `watch` returns
-    is given the layer's output [B, T, Hq, Dv], in mode 'dense'."""
+    """What a layer was given in a call, for `focus.watch`. A function that `watch` returns is given the layer's output
+    [B, T, Hq, Dv], in the modes 'dense' and 'hard'. Groups or options that it changes are attended with."""
 
     index: int
     hidden: Tensor  # [B, T, d]
@@ -135,7 +135,10 @@ def attend(
         return dense
     out, chosen = attend_whole(query, key, value, routed, focus, options)
     note(f"hard ({chosen})")
-    return out.transpose(1, 2), None
+    out = out.transpose(1, 2)
+    if after is not None:
+        after(out)
+    return out, None
 
 
 def to_one_dtype(*tensors: Tensor) -> tuple[Tensor, ...]:

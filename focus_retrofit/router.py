@@ -58,12 +58,30 @@ class Router(Adjunct):
 
         Their softmax is the soft assignment, their k largest are the token's groups.
         """
-        with torch.autocast(hidden.device.type, enabled=False):
-            projected = hidden.to(self.projection.device, torch.float32) @ self.projection.float()
-            scores = projected @ self.centroids.float().T / self.config.tau
+        scores = self.scores(hidden)
         if self.config.balance == "sinkhorn":
             return sinkhorn(scores, self.config.sinkhorn_rounds, real)
         return scores + self._potentials(scores, real) if self.config.balance == "potentials" else scores
+
+    def unevenness(self, hidden: Tensor, real: Tensor | None = None) -> Tensor:
+        """What uneven groups cost once potentials are those that are saved: K times the share of pairs that are within
+        groups, less 1; of soft assignments, mean over rows."""
+        scores = self.scores(hidden)
+        if self.config.balance == "sinkhorn":
+            soft = sinkhorn(scores, self.config.sinkhorn_rounds, real).softmax(-1)
+        else:
+            soft = (scores + self.potentials).softmax(-1)
+        if real is not None:
+            soft = soft * real.to(soft)[..., None]
+        counts = soft.sum(1)  # [B, K]
+        shares = counts / counts.sum(-1, keepdim=True).clamp_min(1)
+        return (self.config.num_groups * shares.square().sum(-1) - 1).mean()
+
+    def scores(self, hidden: Tensor) -> Tensor:
+        """hidden [B, T, d] -> how well each centroid fits [B, T, K], before any balance."""
+        with torch.autocast(hidden.device.type, enabled=False):
+            projected = hidden.to(self.projection.device, torch.float32) @ self.projection.float()
+            return projected @ self.centroids.float().T / self.config.tau
 
     def begin(self) -> None:
         """A forward pass of the model begins: it is one of training, as for batch normalisation, in `train()` with

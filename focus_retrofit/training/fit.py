@@ -3,19 +3,25 @@ from it many times, at no cost of the model's."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import psutil
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from tqdm.auto import tqdm
 
 from focus_kernels import FocusError
 
 from ..attention import Seen
+from ..balance import fit_potentials
+from ..config import FocusConfig
+from ..controller import Focus
 from ..router import Router
-from .mass import Weighed, lost_mass, masses, sensitivities
+from .mass import Weighed, gains, lost_mass, masses, sensitivities
+from .objectives import divergence, shifted
 from .options import WEIGHTS
 from .warm import read
 
@@ -26,17 +32,20 @@ def fit_routers(
     model: nn.Module,
     batches: Iterable[dict[str, Tensor]],
     *,
-    weights: str = "sensitivity",
-    steps: int = 300,
+    weights: str = "gain",
+    steps: int = 600,
     lr: float = 1e-3,
+    balance: float = 0.3,
     memory: float | None = None,
     seed: int = 0,
 ) -> dict[int, float]:
     """Let every layer's groups keep the pairs that matter in a calibration text; returns what each loses at the end.
 
-    weights: 'mass' (attention weights; forward passes only) or 'sensitivity' (what the loss feels; one backward pass
-    for each batch, which then needs labels). memory: bytes for what is kept of the text, half precision, tokens^2 per
-    window and layer, by default half of what is free; where layers need more together, the text is read several times.
+    weights of pairs: 'mass' (of full attention; forward passes only), 'sensitivity' (how the loss feels a pair in full
+    attention; one backward pass for each batch, which then needs labels) or 'gain' (how much closer to full attention
+    the predictions come by a pair, where groups are random; two forward passes and a backward one). balance: weight of
+    `Router.unevenness`. memory: bytes for what is kept of the text, half precision, tokens^2 per window and layer, by
+    default half of what is free; where layers need more together, the text is read several times.
     """
     if weights not in WEIGHTS:
         raise FocusError(f"weights is {weights!r}; choose one of {', '.join(map(repr, WEIGHTS))}")
@@ -45,15 +54,18 @@ def fit_routers(
     room = psutil.virtual_memory().available / 2 if memory is None else memory
     for indices in _rounds(focus, batches, room):
         shown: dict[int, Shown] = {index: [] for index in indices}
-        read(focus, batches, _keeper(focus, shown, weights), "reading", backward=weights == "sensitivity")
+        read(focus, batches, _keeper(focus, shown, weights, seed), "reading", loss=LOSSES.get(weights))
         for index in tqdm(indices, desc="fitting", unit=" layers", leave=False):
             kept = shown.pop(index)
-            lost[index] = fit_router(focus.router(index), kept, steps, lr, torch.Generator().manual_seed(seed))
+            generator = torch.Generator().manual_seed(seed)
+            lost[index] = fit_router(focus.router(index), kept, steps, lr, balance, generator)
     return lost
 
 
-def fit_router(router: Router, shown: Shown, steps: int, lr: float, generator: torch.Generator) -> float:
-    """Adam on one batch of the text at a time, in random order; then potentials are the mean over all of it."""
+def fit_router(
+    router: Router, shown: Shown, steps: int, lr: float, balance: float, generator: torch.Generator
+) -> float:
+    """Adam on one batch of the text at a time, in random order; then potentials are those of all of it."""
     optimizer = torch.optim.Adam([router.projection, router.centroids], lr=lr)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda n: min(1, (n + 1) / 10) * (1 - n / steps) ** 0.5)
     training, recent = router.training, 0.0
@@ -61,9 +73,12 @@ def fit_router(router: Router, shown: Shown, steps: int, lr: float, generator: t
     with torch.enable_grad():
         for number in _order(len(shown), steps, generator):
             router.begin()
-            loss = _loss(router, *shown[number])
+            hidden, weight, real = shown[number]
+            hidden = hidden.to(router.projection.device).float()
+            soft = router.logits(hidden, real).softmax(-1)
+            loss = lost_mass(soft, iter([(slice(0, weight.shape[1]), weight.to(soft.device))]))
             optimizer.zero_grad()
-            loss.backward()
+            (loss + balance * router.unevenness(hidden, real)).backward()
             optimizer.step()
             schedule.step()
             recent = 0.9 * recent + 0.1 * float(loss.detach()) if recent else float(loss.detach())
@@ -71,17 +86,11 @@ def fit_router(router: Router, shown: Shown, steps: int, lr: float, generator: t
     router.batch = None
     router.train(training)
     if router.config.balance == "potentials":
-        router.fitting, router.fitted = True, 0
         with torch.no_grad():
-            for hidden, _, real in shown:
-                router.logits(hidden.to(router.projection.device).float(), real)
-        router.fitting = False
+            scores = [(router.scores(hidden.float()), real) for hidden, _, real in shown]
+            known = torch.cat([x.flatten(0, 1) if real is None else x[real.to(x.device)] for x, real in scores])
+            router.potentials.copy_(fit_potentials(known, router.potentials))
     return recent
-
-
-def _loss(router: Router, hidden: Tensor, weight: Tensor, real: Tensor | None) -> Tensor:
-    soft = router.logits(hidden.to(router.projection.device).float(), real).softmax(-1)
-    return lost_mass(soft, iter([(slice(0, weight.shape[1]), weight.to(soft.device))]))
 
 
 def _order(count: int, steps: int, generator: torch.Generator) -> Iterator[int]:
@@ -93,19 +102,23 @@ def _order(count: int, steps: int, generator: torch.Generator) -> Iterator[int]:
             drawn += 1
 
 
-def _keeper(focus: Any, shown: dict[int, Shown], kind: str) -> Callable[[Seen], Any]:
+def _keeper(focus: Any, shown: dict[int, Shown], kind: str, seed: int) -> Callable[[Seen], Any]:
     """For `focus.watch`: keeps a layer's input and the weights of its pairs, now or once its gradient comes."""
     config = focus.config
+    calls: Counter[int] = Counter()
 
     def keep(seen: Seen, parts: Weighed) -> None:
         found = torch.cat([part.cpu() for _, part in parts], 1)
-        found *= 1e4 / found.amax((1, 2), keepdim=True).clamp_min(1e-30)  # half precision has a narrow range
+        found *= 1e4 / found.abs().amax((1, 2), keepdim=True).clamp_min(1e-30)  # half precision has a narrow range
         real = seen.routed.layout.real
         shown[seen.index].append(
             (seen.hidden.detach().half().cpu(), found.half(), None if real is None else real.cpu())
         )
 
     def watch(seen: Seen) -> Callable[[Tensor], None] | None:
+        if kind == "gain":
+            scatter(seen, config, hash((seed, seen.index, calls[seen.index])))
+            calls[seen.index] += 1
         if seen.index not in shown:
             return None
         if kind == "mass":
@@ -113,12 +126,40 @@ def _keeper(focus: Any, shown: dict[int, Shown], kind: str) -> Callable[[Seen], 
             return None
 
         def after(out: Tensor) -> None:
-            then = out.detach()
-            out.register_hook(lambda grad: keep(seen, sensitivities(seen, then, grad, config.window, config.sinks)))
+            then, ends = out.detach(), (config.window, config.sinks)
+            if kind == "gain":
+                out.register_hook(lambda grad: keep(seen, gains(seen, then, grad, *ends, config.match)))
+            else:
+                out.register_hook(lambda grad: keep(seen, sensitivities(seen, then, grad, *ends)))
 
         return after
 
     return watch
+
+
+def scatter(seen: Seen, config: FocusConfig, seed: int) -> None:
+    """Random groups for a layer's tokens in place of its router's, at temperature 1."""
+    routed, generator = seen.routed, torch.Generator().manual_seed(seed)
+    drawn = torch.rand(routed.logits.shape, generator=generator).topk(config.top_k, -1).indices
+    routed.groups, routed.logits = drawn.to(routed.groups.device), routed.logits.detach()
+    routed.per_token = seen.options["temperature"] = None
+
+
+def next_token_loss(focus: Focus, inputs: dict[str, Tensor], labels: Tensor) -> Tensor:
+    predictions, targets = shifted(focus.model(**inputs, use_cache=False).logits, labels)
+    return F.cross_entropy(predictions, targets, reduction="sum")
+
+
+def divergence_from_base(focus: Focus, inputs: dict[str, Tensor], labels: Tensor) -> Tensor:
+    """How far the predictions with groups are from those without."""
+    with torch.no_grad(), focus.disabled():
+        base = focus.model(**inputs, use_cache=False).logits.float().log_softmax(-1)
+    focus.mode = "hard"
+    predictions, _ = shifted(focus.model(**inputs, use_cache=False).logits, labels)
+    return divergence(predictions, shifted(base, labels)[0])
+
+
+LOSSES = {"sensitivity": next_token_loss, "gain": divergence_from_base}
 
 
 def _rounds(focus: Any, batches: list[dict[str, Tensor]], memory: float) -> Iterator[list[int]]:

@@ -1,7 +1,8 @@
 """What full attention makes of the pairs beyond the window, and how much of that the groups keep.
 
-Two ways to weigh a pair: by its attention weight, or by how much the loss would feel its loss. Both are found in blocks
-of queries, from what a layer was given, so that memory is linear in the length.
+Three ways to weigh a pair: by its attention weight, by how much the loss would feel its loss, or by what the loss gains
+by it where most others are missing. All are found in blocks of queries, from what a layer was given, so that memory is
+linear in the length.
 """
 
 from __future__ import annotations
@@ -16,11 +17,13 @@ if TYPE_CHECKING:
     from ..attention import Seen
 
 ROWS = 512  # queries at once
+LOW = -1e30  # a logit that is not there
 Weighed = Iterator[tuple[slice, Tensor]]  # queries, and the weights of their pairs [B, R, T]
 
 
-def attention_weights(seen: Seen, window: int, sinks: int) -> Iterator[tuple[slice, Tensor, Tensor]]:
-    """(queries, full attention's weights [B, Hkv, G, R, T], which pairs groups decide on [B, R, T])."""
+def attention_logits(seen: Seen, window: int, sinks: int) -> Iterator[tuple[slice, Tensor, Tensor]]:
+    """(queries, full attention's logits [B, Hkv, G, R, T] and one more key where the model has a sink logit, which
+    pairs groups decide on [B, R, T]). What is not to be seen at all is very low."""
     query, key, layout, options = seen.query, seen.key, seen.routed.layout, seen.options
     batch, _, tokens, size = query.shape
     positions, high = layout.positions(), torch.promote_types(query.dtype, torch.float32)
@@ -35,46 +38,73 @@ def attention_weights(seen: Seen, window: int, sinks: int) -> Iterator[tuple[sli
         hidden = distance < 0
         if documents is not None:
             hidden |= (documents[:, some, None] != documents[:, None, :]) | (documents < 0)[:, None, :]
-        scores = scores.masked_fill(hidden[:, None, None], torch.finfo(high).min)
+        scores = scores.masked_fill(hidden[:, None, None], LOW)
         if options["sink_logits"] is not None:
             extra = options["sink_logits"].to(high).reshape(1, key.shape[1], -1, 1, 1)
             scores = torch.cat([scores, extra.expand(*scores.shape[:-1], 1)], -1)
-        decided = (distance > window) & ~hidden & (positions >= sinks)[:, None, :]
-        yield some, scores.softmax(-1)[..., :tokens], decided
+        yield some, scores, (distance > window) & ~hidden & (positions >= sinks)[:, None, :]
 
 
 @torch.no_grad()
 def masses(seen: Seen, window: int, sinks: int) -> Weighed:
     """Pairs by their attention weight, summed over heads; 0 where groups have no say."""
-    for some, weights, decided in attention_weights(seen, window, sinks):
-        yield some, weights.sum((1, 2)) * decided
+    for some, logits, decided in attention_logits(seen, window, sinks):
+        yield some, logits.softmax(-1)[..., : decided.shape[-1]].sum((1, 2)) * decided
 
 
 @torch.no_grad()
 def sensitivities(seen: Seen, out: Tensor, grad: Tensor, window: int, sinks: int) -> Weighed:
     """Pairs by the square of d(loss)/d(logit), summed over heads: the diagonal of the loss's curvature in what pruning
-    removes. out and grad [B, T, Hq, Dv] are the layer's output and its gradient."""
-    batch, tokens, heads, size = out.shape
-    kv = seen.key.shape[1]
-    value = seen.value[:, :, None].float()  # [B, Hkv, 1, T, Dv]
-    slope = grad.float().transpose(1, 2).reshape(batch, kv, heads // kv, tokens, size)
-    delta = (grad.float() * out.float()).sum(-1).transpose(1, 2).reshape(batch, kv, heads // kv, tokens, 1)
-    for some, weights, decided in attention_weights(seen, window, sinks):
-        felt = weights * (slope[:, :, :, some] @ value.mT - delta[:, :, :, some])
+    removes. out and grad [B, T, Hq, Dv] are the layer's output, of full attention, and its gradient."""
+    pull = _Pull(seen, out, grad)
+    for some, logits, decided in attention_logits(seen, window, sinks):
+        felt = logits.softmax(-1)[..., : decided.shape[-1]] * pull(some)
         yield some, felt.square_().sum((1, 2)) * decided
 
 
-def lost_mass(soft: Tensor, parts: Weighed) -> Tensor:
-    """1 - the share of a row's weights that stays within groups, mean over rows, for soft assignments [B, T, K].
+@torch.no_grad()
+def gains(seen: Seen, out: Tensor, grad: Tensor, window: int, sinks: int, match: str) -> Weighed:
+    """Pairs by how much the loss falls, to first order in the layer's output, where one is seen: summed over heads, of
+    either sign. out and grad [B, T, Hq, Dv] are of attention within the groups in `seen`: a pair within them has the
+    weight that it has there, any other the one that it would have beside those."""
+    pull, groups = _Pull(seen, out, grad), seen.routed.groups
+    keys = groups if match == "share" else groups[..., :1]  # [B, T, k]
+    for some, logits, decided in attention_logits(seen, window, sinks):
+        matching = (groups[:, some, None, :, None] == keys[:, None, :, None, :]).any((-1, -2))  # [B, R, T]
+        apart = (decided & ~matching)[:, None, None]
+        served = logits[..., : decided.shape[-1]].masked_fill(apart, LOW)
+        total = torch.cat([served, logits[..., decided.shape[-1] :]], -1).logsumexp(-1, keepdim=True)
+        beyond = logits[..., : decided.shape[-1]] - total
+        weights = torch.where(apart, beyond.sigmoid(), beyond.clamp_max(0).exp())
+        yield some, -(weights * pull(some)).sum((1, 2)) * decided
 
-    kept = sum_ij w_ij g_i.g_j / sum_ij w_ij is bilinear: its gradient needs (W + W') g, not the pairs themselves.
+
+class _Pull:
+    """What the loss feels of more weight on a pair: dO.(v_j - o_i), for some rows [B, Hkv, G, R, T]."""
+
+    def __init__(self, seen: Seen, out: Tensor, grad: Tensor):
+        batch, tokens, heads, size = out.shape
+        shape = (batch, seen.key.shape[1], heads // seen.key.shape[1], tokens)
+        self.value = seen.value[:, :, None].float()  # [B, Hkv, 1, T, Dv]
+        self.slope = grad.float().transpose(1, 2).reshape(*shape, size)
+        self.delta = (grad.float() * out.float()).sum(-1).transpose(1, 2).reshape(*shape, 1)
+
+    def __call__(self, some: slice) -> Tensor:
+        return self.slope[:, :, :, some] @ self.value.mT - self.delta[:, :, :, some]
+
+
+def lost_mass(soft: Tensor, parts: Weighed) -> Tensor:
+    """1 - the share of a row's weights that stays within groups, mean over rows, for soft assignments [B, T, K]; of all
+    of them, whatever their sign.
+
+    kept = sum_ij w_ij g_i.g_j / sum_ij |w_ij| is bilinear: its gradient needs (W + W') g, not the pairs themselves.
     """
     now = soft.detach()
     slope, kept, total = torch.zeros_like(now), now.new_zeros(now.shape[0]), now.new_zeros(now.shape[0])
     for some, weight in parts:
         weight = weight.to(now)
         read = weight @ now  # [B, R, K]
-        kept, total = kept + (read * now[:, some]).sum((1, 2)), total + weight.sum((1, 2))
+        kept, total = kept + (read * now[:, some]).sum((1, 2)), total + weight.abs().sum((1, 2))
         slope[:, some] += read
         slope += weight.mT @ now[:, some]
     total = total.clamp_min(1e-20)

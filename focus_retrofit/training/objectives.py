@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from ..attention import Seen
 from ..controller import Focus
+from ..router import Router
 from .data import IGNORED
 from .mass import lost_mass, masses
 from .options import parse_objective
@@ -36,7 +37,7 @@ class Objective:
     ) -> Tensor:
         """The loss of a batch, one of `batches` that share a step. `model` may be wrapped.
 
-        Next-token terms are sums over tokens divided by `items`, a step's tokens; mass is a mean over rows.
+        Next-token terms are sums over tokens divided by `items`, a step's tokens; others means over rows and layers.
 
         `focus.mode` stays that of the last pass, so that a checkpointed layer runs again in the backward as it ran.
         """
@@ -48,16 +49,16 @@ class Objective:
                 base = focus.model(**inputs).logits.float().log_softmax(-1)
         self.values, total = {}, torch.zeros((), device=labels.device)
         for number, mode in enumerate(self.modes):
-            lost: list[Tensor] = []
             focus.mode = mode
-            if "mass" in self.terms and not number:
-                focus.watch = partial(self._note_layer, focus, lost)
+            layers: dict[str, list[Tensor]] = {term: [] for term in LAYER_TERMS if term in self.terms and not number}
+            if layers:
+                focus.watch = partial(note_layer, focus, layers)
             try:
                 logits = model(**inputs).logits
             finally:
                 focus.watch = None
-            if lost:
-                total = total + self._note("mass", torch.stack([x.to(total.device) for x in lost]).mean() / batches)
+            for term, found in layers.items():
+                total = total + self._note(term, torch.stack([x.to(total.device) for x in found]).mean() / batches)
             if mode == "dense":
                 continue
             predictions, targets = shifted(logits, labels)
@@ -71,24 +72,34 @@ class Objective:
         self.values[term] = value.detach()
         return self.terms[term] * value
 
-    def _note_layer(self, focus: Focus, lost: list[Tensor], seen: Seen) -> None:
-        lost.append(layer_loss(seen, focus))
 
-
-def layer_loss(seen: Seen, focus: Focus) -> Tensor:
-    """A layer's lost mass; its gradient is found here and now, so that nothing of the pairs is kept."""
-    router, config = focus.router(seen.index), focus.config
-    parameters = [router.projection, router.centroids]
-    parts = masses(seen, config.window, config.sinks)
+def note_layer(focus: Focus, layers: dict[str, list[Tensor]], seen: Seen) -> None:
+    """For `focus.watch`: a layer's terms. Gradients are found here and now, so that nothing of the pairs is kept."""
+    router = focus.router(seen.index)
     # hooks of gradient checkpointing would run the layer again for this inner gradient
     with torch.autograd.graph.saved_tensors_hooks(lambda x: x, lambda x: x):
-        soft = router.logits(seen.hidden.detach(), seen.routed.layout.real).softmax(-1)
-        value = lost_mass(soft, ((some, part.to(soft.device)) for some, part in parts))
-        if not value.requires_grad:
-            return value
-        slopes = torch.autograd.grad(value, parameters)
-        through = sum(((p * slope).sum() for p, slope in zip(parameters, slopes, strict=True)), value.new_zeros(()))
-        return value.detach() + through - through.detach()
+        for term, found in layers.items():
+            value = LAYER_TERMS[term](focus, router, seen)
+            if value.requires_grad:
+                parameters = [router.projection, router.centroids]
+                slopes = torch.autograd.grad(value, parameters)
+                parts = [(p * slope).sum() for p, slope in zip(parameters, slopes, strict=True)]
+                through = torch.stack(parts).sum()
+                value = value.detach() + through - through.detach()
+            found.append(value)
+
+
+def layer_mass(focus: Focus, router: Router, seen: Seen) -> Tensor:
+    soft = router.logits(seen.hidden.detach(), seen.routed.layout.real).softmax(-1)
+    parts = masses(seen, focus.config.window, focus.config.sinks)
+    return lost_mass(soft, ((some, part.to(soft.device)) for some, part in parts))
+
+
+def layer_balance(focus: Focus, router: Router, seen: Seen) -> Tensor:
+    return router.unevenness(seen.hidden.detach(), seen.routed.layout.real)
+
+
+LAYER_TERMS = {"mass": layer_mass, "balance": layer_balance}
 
 
 def shifted(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:

@@ -11,11 +11,12 @@ from focus_kernels.errors import FocusError
 
 from ..config import option
 
-WEIGHTS = ("sensitivity", "mass")  # of pairs, to fit routers to
+WEIGHTS = ("gain", "sensitivity", "mass")  # of pairs, to fit routers to
 TERMS = {
     "lm": "next-token loss through the soft gate (dense; the paper's)",
     "lm-hard": "next-token loss of the hard routing that will be served, gradient straight through",
     "mass": "share of full attention's weights that groups lose, layer by layer, no backward through the model",
+    "balance": "how uneven groups are with the saved potentials, by what that costs: a weight beside the others",
     "distill": "divergence from the base model's predictions, of the hard routing (or the soft, beside 'lm')",
 }
 
@@ -48,13 +49,16 @@ class TrainConfig:
     documents: str = option("apart", "'apart': packed documents do not see each other; 'joined': one running text")
     warm_start: bool = option(False, "begin with PCA and k-means of hidden states, not with random routers")
     fit: str = option(
-        "sensitivity", "fit routers layer by layer to weights of pairs: 'sensitivity' (to the loss), 'mass', or 'none'"
+        "gain",
+        "fit routers layer by layer to weights of pairs: 'gain' (what predictions win by a pair), "
+        "'sensitivity' (of the loss to it), 'mass' (of attention), or 'none'",
     )
-    fit_windows: int = option(48, "windows of text to fit on")
-    fit_steps: int = option(300, "steps of the fit, for each layer")
+    fit_windows: int = option(64, "windows of text to fit on")
+    fit_steps: int = option(600, "steps of the fit, for each layer")
     fit_lr: float = option(1e-3, "learning rate of the fit")
+    fit_balance: float = option(0.3, "weight of 'balance' in the fit")
     objective: str = option(
-        "lm-hard", "what the trainer minimises: 'lm', 'lm-hard', 'mass', 'distill', or a sum of them"
+        "lm-hard + 0.3*balance", "what the trainer minimises: a sum of 'lm', 'lm-hard', 'mass', 'distill', 'balance'"
     )
     steps: int = option(60, "steps of the trainer; 0 leaves it out")
     lr: float = option(7e-4, "learning rate of routers")
@@ -73,7 +77,7 @@ class TrainConfig:
         for name in ("length", "batch_size", "accumulate", "fit_windows", "fit_steps", "save_every"):
             if getattr(self, name) < 1:
                 raise FocusError(f"{name} is {getattr(self, name)}; it must be at least 1")
-        for name in ("steps", "finetune_steps", "eval_every", "patience"):
+        for name in ("steps", "finetune_steps", "eval_every", "patience", "fit_balance"):
             if getattr(self, name) < 0:
                 raise FocusError(f"{name} is {getattr(self, name)}; it must not be negative")
         for name in ("lr", "fit_lr", "finetune_lr"):

@@ -140,7 +140,13 @@ def _prepare(model: Any, windows: Any, config: TrainConfig) -> dict[str, Any]:
         warm_start(model, batches[:CALIBRATION], seed=config.seed)
     if config.fit != "none":
         lost = fit_routers(
-            model, batches, weights=config.fit, steps=config.fit_steps, lr=config.fit_lr, seed=config.seed
+            model,
+            batches,
+            weights=config.fit,
+            steps=config.fit_steps,
+            lr=config.fit_lr,
+            balance=config.fit_balance,
+            seed=config.seed,
         )
         found["lost"] = sum(lost.values()) / len(lost)
     elif config.warm_start or model.focus.config.balance == "potentials":

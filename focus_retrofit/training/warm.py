@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 from tqdm.auto import tqdm
 
 from focus_kernels import FocusError
@@ -17,7 +16,6 @@ from focus_kernels import FocusError
 from ..attention import Seen
 from ..balance import fit_potentials
 from ..controller import Focus
-from .objectives import shifted
 
 SPREAD = 3.0  # standard deviation of the group scores to begin with: tokens are sure of their group, not certain
 ROUNDS = 10  # of balanced k-means after scikit-learn's
@@ -97,33 +95,37 @@ def _tokens(seen: Seen) -> np.ndarray:
     return (hidden.flatten(0, 1) if real is None else hidden[real.to(hidden.device)]).cpu().numpy()
 
 
-def read(focus: Focus, batches: Iterable[dict[str, Tensor]], watch: Any, what: str, *, backward: bool = False) -> None:
-    """Run the model as it is over a text, showing `watch` what each layer is given.
-
-    backward: also differentiate the next-token loss (batches have labels) down to the first layer.
-    """
+def read(
+    focus: Focus,
+    batches: Iterable[dict[str, Tensor]],
+    watch: Any,
+    what: str,
+    *,
+    loss: Callable[[Focus, dict[str, Tensor], Tensor], Tensor] | None = None,
+) -> None:
+    """Run the model over a text, showing `watch` what each layer is given: as it is, without gradients, or by
+    `loss`(focus, inputs, labels), which is differentiated down to the first layer."""
     model: Any = focus.model
     before, training = (focus.mode, focus.watch), model.training
     focus.mode, focus.watch = "dense", watch
     model.eval()
     count = 0
-    if backward:
+    if loss is not None:
         model.enable_input_require_grads()  # nothing else in a frozen model would ask for a gradient
     try:
         for batch in tqdm(batches, desc=what, unit=" batches", leave=False):
             inputs = {name: value.to(model.device) for name, value in batch.items()}
             labels = inputs.pop("labels", None)
-            with torch.set_grad_enabled(backward):
-                if backward:
-                    predictions, targets = shifted(model(**inputs, use_cache=False).logits, labels)
-                    F.cross_entropy(predictions, targets, reduction="sum").backward()
-                else:
+            with torch.set_grad_enabled(loss is not None):
+                if loss is None:
                     model.base_model(**inputs, use_cache=False)  # no logits are needed
+                else:
+                    loss(focus, inputs, labels).backward()
             count += 1
     finally:
         focus.mode, focus.watch = before
         model.train(training)
-        if backward:
+        if loss is not None:
             model.disable_input_require_grads()
     if not count:
         raise FocusError(f"{what}: the calibration text is empty, or it was an iterator that has been read already")

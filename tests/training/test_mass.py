@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from focus_retrofit import FocusConfig, retrofit
-from focus_retrofit.training.mass import lost_mass, masses, sensitivities
+from focus_retrofit.training.fit import scatter
+from focus_retrofit.training.mass import gains, lost_mass, masses, sensitivities
 from focus_retrofit.training.objectives import Objective
 from tests.matrix import BY_NAME
 
@@ -34,14 +35,17 @@ def test_lost_mass_and_its_gradient_are_those_of_the_pairs_written_out(tokens, g
     )
 
 
-def watched(family, tokens=40, **kwargs):
-    """What layer 1 of a small model was given, its output, and the output's gradient for a random loss."""
-    model = retrofit(BY_NAME[family].make(), CONFIG).eval()
+def watched(family, tokens=40, mode="dense", config=CONFIG, **kwargs):
+    """What layer 1 of a small model was given, its output, and the output's gradient for a random loss; mode 'hard' is
+    with random groups."""
+    model = retrofit(BY_NAME[family].make(), config).eval()
     model.enable_input_require_grads()
     seen, outputs = {}, {}
 
     def watch(layer):
         seen[layer.index] = layer
+        if mode == "hard":
+            scatter(layer, config, layer.index)
 
         def after(out):
             out.retain_grad()
@@ -49,7 +53,7 @@ def watched(family, tokens=40, **kwargs):
 
         return after
 
-    model.focus.mode, model.focus.watch = "dense", watch
+    model.focus.mode, model.focus.watch = mode, watch
     ids = torch.randint(0, 90, (2, tokens), generator=torch.Generator().manual_seed(1))
     model(ids, use_cache=False, **kwargs).logits.square().mean().backward()
     return seen[1], outputs[1]
@@ -91,6 +95,32 @@ def test_sensitivities_are_squares_of_the_logits_gradient():
     torch.testing.assert_close(got / want.max(), want / want.max(), atol=1e-5, rtol=1e-3)
 
 
+@pytest.mark.parametrize("k, match", [(1, "probe"), (2, "probe"), (2, "share")])
+def test_gains_are_what_one_more_pair_changes(k, match):
+    config = FocusConfig(**{**CONFIG.to_dict(), "top_k": k, "match": match, "temperature": 0.7})
+    seen, out = watched("Llama", mode="hard", config=config)
+    (got,) = (part for _, part in gains(seen, out.detach(), out.grad, CONFIG.window, CONFIG.sinks, match))
+    logits, groups = written_out(seen), seen.routed.groups
+    value = seen.value.repeat_interleave(logits.shape[1] // seen.value.shape[1], 1)
+    keys = groups if match == "share" else groups[..., :1]
+    matching = (groups[:, :, None, :, None] == keys[:, None, :, None, :]).flatten(3).any(-1)
+    apart = decided(40) & ~matching  # [B, T, T]
+    served = logits.masked_fill(apart[:, None], -float("inf"))
+    weights = served.softmax(-1)
+    now = weights @ value
+    torch.testing.assert_close(now.transpose(1, 2), out, atol=1e-5, rtol=1e-4)
+    slope = out.grad.transpose(1, 2)
+    want = -(weights * (slope @ value.mT - (slope * now).sum(-1, keepdim=True))).sum(1)  # -d(loss)/d(logit)
+    for row, i, j in apart.nonzero().tolist():
+        more = served[row, :, i].clone()
+        more[:, j] = logits[row, :, i, j]
+        changed = (more.softmax(-1)[:, None] @ value[row])[:, 0] - now[row, :, i]
+        want[row, i, j] = -(slope[row, :, i] * changed).sum()
+    want = want * decided(40)
+    assert (apart & decided(40)).any() and (decided(40) & ~apart).any()
+    torch.testing.assert_close(got / want.abs().max(), want / want.abs().max(), atol=1e-5, rtol=1e-3)
+
+
 def test_packed_documents_and_padding_weigh_nothing_across():
     positions = torch.cat([torch.arange(25), torch.arange(15)]).expand(2, -1)
     seen, _ = watched("Llama", position_ids=positions)
@@ -117,3 +147,36 @@ def test_mass_gradient_in_the_objective_is_that_of_the_layers_loss():
     torch.stack(losses).mean().backward()
     for a, b in zip(mine, model.focus.trainable_parameters(), strict=True):
         torch.testing.assert_close(a, b.grad, atol=1e-6, rtol=1e-4)
+
+
+@given(counts=st.lists(st.integers(0, 9), min_size=4, max_size=4).filter(any), padding=st.integers(0, 5))
+@settings(max_examples=20, deadline=None)
+def test_unevenness_is_the_share_of_pairs_within_groups(counts, padding):
+    router = retrofit(BY_NAME["Llama"].make(), CONFIG).focus.router(0)
+    chosen = torch.tensor([group for group, count in enumerate(counts) for _ in range(count)] + [0] * padding)
+    with torch.no_grad():
+        router.projection.zero_()
+        router.projection[:4, :4] = torch.eye(4) * 100
+        router.centroids.copy_(torch.eye(4, router.centroids.shape[1]))
+        router.potentials.copy_(torch.randn(4))
+    hidden = torch.zeros(1, len(chosen), router.projection.shape[0])
+    hidden[0, torch.arange(len(chosen)), chosen] = 1.0
+    real = torch.arange(len(chosen))[None] < sum(counts)
+    within = sum(count**2 for count in counts) / sum(counts) ** 2
+    torch.testing.assert_close(router.unevenness(hidden, real), torch.tensor(4 * within - 1))
+
+
+@pytest.mark.parametrize("mode", ["balance", "lm-hard + balance"])
+def test_the_balance_term_is_the_mean_over_layers_and_moves_routers_alone(mode):
+    model = retrofit(BY_NAME["Llama"].make(), CONFIG).train()
+    ids = torch.randint(0, 90, (2, 40), generator=torch.Generator().manual_seed(1))
+    objective, seen = Objective(mode), []
+    loss = objective(model, model.focus, {"input_ids": ids, "labels": ids}, 1)
+    model.focus.watch = seen.append
+    model.eval()(ids, use_cache=False)  # with the potentials that the step left
+    want = [model.focus.router(layer.index).unevenness(layer.hidden) for layer in seen]
+    if mode == "balance":
+        torch.testing.assert_close(objective.values["balance"], torch.stack(want).mean(), atol=1e-5, rtol=1e-4)
+    loss.backward()
+    assert all(p.grad is not None and p.grad.abs().max() > 0 for p in model.focus.trainable_parameters())
+    assert all(p.grad is None for n, p in model.named_parameters() if not p.requires_grad)

@@ -48,7 +48,7 @@ def test_a_killed_run_resumes_exactly(tmp_path, more):
         assert torch.equal(tensor, resumed[name]), name
 
 
-@pytest.mark.parametrize("objective", ["lm-hard", "mass", "lm + lm-hard + 0.1*distill"])
+@pytest.mark.parametrize("objective", ["lm-hard + 0.3*balance", "mass", "lm + lm-hard + 0.1*distill"])
 def test_two_processes_are_one_with_twice_the_batch(tmp_path, objective):
     one = run(tmp_path / "one", 4, 4, "--objective", objective)
     two = on_two(tmp_path / "two", 4, 2, "--objective", objective)

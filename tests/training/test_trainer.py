@@ -112,7 +112,7 @@ def test_gradients_do_not_reach_the_router_through_potentials():
     torch.testing.assert_close(slope, projected.expand_as(slope).to(slope), rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("objective", ["lm-hard", "lm", "lm-hard + mass", "distill"])
+@pytest.mark.parametrize("objective", ["lm-hard", "lm", "lm-hard + mass + balance", "distill"])
 def test_gradient_checkpointing_changes_nothing(tmp_path, objective):
     found = []
     for checkpointing in (False, True):

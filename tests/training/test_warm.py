@@ -66,13 +66,13 @@ def test_a_warm_start_needs_a_text_and_groups():
         warm_start(model(num_groups=1, top_k=1), batches())
 
 
-@pytest.mark.parametrize("weights", ["mass", "sensitivity"])
+@pytest.mark.parametrize("weights", ["mass", "sensitivity", "gain"])
 def test_fitting_keeps_more_in_every_layer_and_leaves_the_model(weights):
     retrofitted, data = model(), batches()
     frozen = {name: tensor.clone() for name, tensor in retrofitted.state_dict().items()}
     retrofitted.focus.balance(*(batch["input_ids"] for batch in data))
-    start = fit_routers(retrofitted, data, weights=weights, steps=1, lr=1e-9)
-    end = fit_routers(retrofitted, data, weights=weights, steps=80, lr=1e-2)
+    start = fit_routers(retrofitted, data, weights=weights, steps=1, lr=1e-9, balance=0)
+    end = fit_routers(retrofitted, data, weights=weights, steps=80, lr=1e-2, balance=0)
     assert all(end[index] < start[index] for index in start)
     assert all(torch.equal(tensor, frozen[name]) for name, tensor in retrofitted.state_dict().items())
     assert retrofitted.focus.mode == "hard" and retrofitted.focus.watch is None
@@ -80,6 +80,20 @@ def test_fitting_keeps_more_in_every_layer_and_leaves_the_model(weights):
     whole = torch.cat([batch["input_ids"] for batch in data])
     retrofitted.eval()(whole, use_cache=False)
     assert all(max(line.shares) < 0.7 for line in retrofitted.focus.report().layers)
+
+
+def test_balance_weighs_against_uneven_groups_in_each_text():
+    uneven = []
+    for balance in (0, 3.0):
+        retrofitted, data = model(), batches()
+        fit_routers(retrofitted, data, weights="mass", steps=80, lr=1e-2, balance=balance)
+        found = []
+        retrofitted.focus.mode, retrofitted.focus.watch = "dense", found.append
+        for batch in data:
+            retrofitted(batch["input_ids"], use_cache=False)
+        shares = [torch.stack([(x.routed.groups[..., 0] == g).float().mean(1) for g in range(4)]) for x in found]
+        uneven.append(torch.stack(shares).square().sum(1).mean())
+    assert uneven[1] < uneven[0]
 
 
 def test_a_router_finds_planted_groups():
@@ -92,18 +106,19 @@ def test_a_router_finds_planted_groups():
     for row in kinds:
         hidden = directions[row] + 0.1 * torch.randn(60, router.projection.shape[0], generator=generator)
         shown.append((hidden[None].half(), (row[:, None] == row[None, :]).half()[None], None))
-    lost = fit_router(router, shown, 400, 1e-2, generator)
+    lost = fit_router(router, shown, 400, 1e-2, 0.0, generator)
     found = torch.cat([router.logits(hidden.float())[0].argmax(-1) for hidden, _, _ in shown])
     assert lost < 0.1
     together = torch.zeros(4, 4).index_put_((kinds.flatten(), found), torch.ones(360), accumulate=True)
     assert together.amax(1).sum() > 0.95 * 360 and len(set(together.argmax(1).tolist())) == 4
 
 
-def test_less_memory_reads_the_text_more_often_and_ends_the_same():
+@pytest.mark.parametrize("weights", ["mass", "gain"])
+def test_less_memory_reads_the_text_more_often_and_ends_the_same(weights):
     found = []
     for memory in (8e9, 1e5):
         retrofitted = model()
-        fit_routers(retrofitted, batches(), weights="mass", steps=5, memory=memory)
+        fit_routers(retrofitted, batches(), weights=weights, steps=5, memory=memory)
         found.append(retrofitted.focus.tensors())
     assert all(torch.equal(found[1][name], tensor) for name, tensor in found[0].items())
     with pytest.raises(FocusError, match="one layer's weights"):
