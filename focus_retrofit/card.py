@@ -8,6 +8,8 @@ from typing import Any
 
 from huggingface_hub import ModelCardData
 
+from .models import PACKAGED
+
 TEXT = """---
 {metadata}
 ---
@@ -18,11 +20,10 @@ Learned token groups for the attention of `{base}`: nearby tokens attend fully, 
 The base model's weights are unchanged. {parameters:,} trained parameters in {layers} of {all_layers} layers.
 
 ```python
-from transformers import AutoModelForCausalLM
-from focus_retrofit import load_adapter
+from focus_retrofit import load_adapter, load_pretrained
 
-model = AutoModelForCausalLM.from_pretrained("{base}")
-model = load_adapter(model, "path/or/name/of/this/adapter")
+model, tokenizer = load_pretrained("{load}")
+load_adapter(model, "path/or/name/of/this/adapter")
 ```
 
 | option | value |
@@ -53,11 +54,13 @@ def make_card(described: Mapping[str, Any]) -> str:
             "version": described["focus_version"],
         },
     )
+    packaged = [key for key, one in PACKAGED.items() if name and Path(one.file).stem == name]
     results = described.get("results") or {}
     table = "\n".join(f"| {_cell(key)} | {_cell(value)} |" for key, value in results.items())
     return TEXT.format(
         metadata=metadata.to_yaml(),
         base=on_hub or (Path(name).name if name else f"a {model['model_type']} model"),
+        load=(packaged or [on_hub or "path/of/the/model"])[0],
         parameters=described["parameters"],
         layers=len(described["layers"]),
         all_layers=model["num_layers"],

@@ -31,7 +31,7 @@ from .plan_hardware import GPU, ModelFacts, find_gpu, find_model
 OBJECTIVES = ("lm", "lm-hard", "mass", "distill")
 UTILISATION = 0.4  # share of peak speed that training reaches
 FP32_COST = 8  # time of an fp32 product over a half-precision one
-ROWS = 512  # queries that 'mass' weighs at once
+ROWS = 128  # queries that 'mass' weighs at once
 NF4 = 0.516  # bytes per number: 4 bits, and doubly quantised scales per 64
 NF4_SPEED = 0.7  # of half precision: weights are unpacked for every product
 CONTEXT = 1.0e9  # bytes that CUDA, its libraries and NCCL take

@@ -24,14 +24,14 @@ RECIPES: dict[str, dict[str, Any]] = {
     "random, balanced": {},
     "warm start (PCA, k-means)": {"warm_start": True},
     "random, fit mass": {"fit": "mass"},
-    "warm start, fit mass": {"warm_start": True, "fit": "mass"},
     "random, fit sensitivity": {"fit": "sensitivity"},
-    "warm start, fit sensitivity": {"warm_start": True, "fit": "sensitivity"},
+    "random, fit gain": {"fit": "gain"},
+    "warm start, fit gain": {"warm_start": True, "fit": "gain"},
+    "random, fit gain, not balanced": {"fit": "gain", "fit_balance": 0.0},
     "random, trainer: mass": {"objective": "mass", "steps": 20, "lr": 3e-3},
-    "random, trainer: lm": {"objective": "lm", "steps": 20},
-    "random, trainer: lm-hard": {"objective": "lm-hard", "steps": 20},
-    "random, trainer: distill": {"objective": "distill", "steps": 20},
-    "random, trainer: lm-hard + distill": {"objective": "lm-hard + distill", "steps": 20},
+    "random, trainer: lm": {"objective": "lm + 0.3*balance", "steps": 20},
+    "random, trainer: lm-hard": {"objective": "lm-hard + 0.3*balance", "steps": 20},
+    "random, trainer: distill": {"objective": "distill + 0.3*balance", "steps": 20},
 }
 
 
@@ -39,7 +39,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", type=Path)
     parser.add_argument("--windows", type=int, default=8, help="held-out windows")
-    parser.add_argument("--fit-windows", type=int, default=24, help="windows to fit on")
+    parser.add_argument("--fit-windows", type=int, default=16, help="windows to fit on")
+    parser.add_argument("--fit-steps", type=int, default=400, help="steps of a fit")
     options = parser.parse_args()
     model, tokenizer = load_pretrained("smollm2-135m")
     training = Windows(Stream(split("reference")[0], tokenizer, TOKENS, apart=False), "reference")
@@ -47,9 +48,8 @@ def main() -> None:
     full = perplexity(model, held, "full attention")["perplexity"]
     rows = []
     for name, changes in RECIPES.items():
-        config = TrainConfig(
-            documents="joined", eval_every=0, fit_windows=options.fit_windows, **{**NOTHING, **changes}
-        )
+        fit = {"fit_windows": options.fit_windows, "fit_steps": options.fit_steps}
+        config = TrainConfig(documents="joined", eval_every=0, **fit, **{**NOTHING, **changes})
         retrofit(model, FocusConfig(**CONFIG))
         with tempfile.TemporaryDirectory() as folder:
             minutes = train(model, tokenizer, training, folder, config=config)["minutes"]
@@ -61,7 +61,8 @@ def main() -> None:
     if options.json:
         what = (
             f"SmolLM2-135M on the Python reference, hard, K = 4, k = 1, {len(held)} held-out windows; fits on "
-            f"{options.fit_windows} windows, the trainer for 20 steps of one window; full attention {full:.3f}"
+            f"{options.fit_windows} windows in {options.fit_steps} steps, the trainer for 20 steps of one window; "
+            f"full attention {full:.3f}"
         )
         command = " ".join(["python", "scripts/compare_recipes.py", *sys.argv[1:]])
         options.json.parent.mkdir(parents=True, exist_ok=True)

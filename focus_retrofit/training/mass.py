@@ -16,7 +16,7 @@ from torch import Tensor
 if TYPE_CHECKING:
     from ..attention import Seen
 
-ROWS = 512  # queries at once
+ROWS = 128  # queries at once
 LOW = -1e30  # a logit that is not there
 Weighed = Iterator[tuple[slice, Tensor]]  # queries, and the weights of their pairs [B, R, T]
 
@@ -70,13 +70,13 @@ def gains(seen: Seen, out: Tensor, grad: Tensor, window: int, sinks: int, match:
     pull, groups = _Pull(seen, out, grad), seen.routed.groups
     keys = groups if match == "share" else groups[..., :1]  # [B, T, k]
     for some, logits, decided in attention_logits(seen, window, sinks):
-        matching = (groups[:, some, None, :, None] == keys[:, None, :, None, :]).any((-1, -2))  # [B, R, T]
+        matching = (groups[:, some, None, :, None] == keys[:, None, :, None, :]).any(-1).any(-1)  # [B, R, T]
         apart = (decided & ~matching)[:, None, None]
-        served = logits[..., : decided.shape[-1]].masked_fill(apart, LOW)
-        total = torch.cat([served, logits[..., decided.shape[-1] :]], -1).logsumexp(-1, keepdim=True)
-        beyond = logits[..., : decided.shape[-1]] - total
-        weights = torch.where(apart, beyond.sigmoid(), beyond.clamp_max(0).exp())
-        yield some, -(weights * pull(some)).sum((1, 2)) * decided
+        full = logits.softmax(-1)
+        weights = full[..., : decided.shape[-1]]
+        beside = weights * apart
+        served = (weights - beside).sum(-1, keepdim=True) + full[..., decided.shape[-1] :].sum(-1, keepdim=True)
+        yield some, -(weights / (served + beside).clamp_min(1e-30)).mul_(pull(some)).sum((1, 2)) * decided
 
 
 class _Pull:

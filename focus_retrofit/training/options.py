@@ -53,14 +53,14 @@ class TrainConfig:
         "fit routers layer by layer to weights of pairs: 'gain' (what predictions win by a pair), "
         "'sensitivity' (of the loss to it), 'mass' (of attention), or 'none'",
     )
-    fit_windows: int = option(64, "windows of text to fit on")
-    fit_steps: int = option(600, "steps of the fit, for each layer")
-    fit_lr: float = option(1e-3, "learning rate of the fit")
+    fit_windows: int = option(72, "windows of text to fit on")
+    fit_steps: int = option(800, "steps of the fit, for each layer")
+    fit_lr: float = option(2e-3, "learning rate of the fit")
     fit_balance: float = option(0.3, "weight of 'balance' in the fit")
     objective: str = option(
         "lm-hard + 0.3*balance", "what the trainer minimises: a sum of 'lm', 'lm-hard', 'mass', 'distill', 'balance'"
     )
-    steps: int = option(60, "steps of the trainer; 0 leaves it out")
+    steps: int = option(150, "steps of the trainer; 0 leaves it out")
     lr: float = option(7e-4, "learning rate of routers")
     finetune_steps: int = option(0, "steps that train all weights afterwards (two-phase fine-tuning)")
     finetune_lr: float = option(2e-5, "learning rate of the base model's weights, wherever they train")

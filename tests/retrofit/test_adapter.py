@@ -50,6 +50,14 @@ def test_card(saved):
     assert card.data.library_name == "focus_retrofit" and card.data.base_model == "someone/tiny-llama"
     assert {"focus-retrofit", "sparse-attention", "llama"} <= set(card.data.tags)
     assert "| perplexity | 9.5 |" in card.text and "1,728 trained parameters in 3 of 3 layers" in card.text
+    assert 'load_pretrained("someone/tiny-llama")' in card.text
+
+
+def test_the_card_of_a_packaged_model_says_how_to_get_it(tmp_path):
+    model = retrofit(LLAMA.make(), CONFIG)
+    model.config.name_or_path = "SmolLM2-135M-Instruct.Q4_1"
+    card = (model.focus.save_pretrained(tmp_path) / "README.md").read_text()
+    assert 'load_pretrained("smollm2-135m")' in card and "# Focus adapter for SmolLM2-135M-Instruct.Q4_1" in card
 
 
 def test_the_config_may_be_edited(saved):
