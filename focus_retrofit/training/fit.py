@@ -69,6 +69,7 @@ def fit_router(
     optimizer = torch.optim.Adam([router.projection, router.centroids], lr=lr)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda n: min(1, (n + 1) / 10) * (1 - n / steps) ** 0.5)
     training, recent = router.training, 0.0
+    unit = torch.stack([weight.float().abs().sum((1, 2)).mean() for _, weight, _ in shown]).mean().clamp_min(1e-20)
     router.train()
     with torch.enable_grad():
         for number in _order(len(shown), steps, generator):
@@ -76,7 +77,8 @@ def fit_router(
             hidden, weight, real = shown[number]
             hidden = hidden.to(router.projection.device).float()
             soft = router.logits(hidden, real).softmax(-1)
-            loss = lost_mass(soft, iter([(slice(0, weight.shape[1]), weight.to(soft.device))]))
+            part = (slice(0, weight.shape[1]), weight.to(soft.device))
+            loss = lost_mass(soft, iter([part]), unit.to(soft.device))
             optimizer.zero_grad()
             (loss + balance * router.unevenness(hidden, real)).backward()
             optimizer.step()
@@ -108,12 +110,9 @@ def _keeper(focus: Any, shown: dict[int, Shown], kind: str, seed: int) -> Callab
     calls: Counter[int] = Counter()
 
     def keep(seen: Seen, parts: Weighed) -> None:
-        found = torch.cat([part.cpu() for _, part in parts], 1)
-        found *= 1e4 / found.abs().amax((1, 2), keepdim=True).clamp_min(1e-30)  # half precision has a narrow range
+        found = torch.cat([part.to("cpu", torch.bfloat16) for _, part in parts], 1)  # fp16 has too narrow a range
         real = seen.routed.layout.real
-        shown[seen.index].append(
-            (seen.hidden.detach().half().cpu(), found.half(), None if real is None else real.cpu())
-        )
+        shown[seen.index].append((seen.hidden.detach().half().cpu(), found, None if real is None else real.cpu()))
 
     def watch(seen: Seen) -> Callable[[Tensor], None] | None:
         if kind == "gain":

@@ -71,7 +71,7 @@ def test_fitting_keeps_more_in_every_layer_and_leaves_the_model(weights):
     retrofitted, data = model(), batches()
     frozen = {name: tensor.clone() for name, tensor in retrofitted.state_dict().items()}
     retrofitted.focus.balance(*(batch["input_ids"] for batch in data))
-    start = fit_routers(retrofitted, data, weights=weights, steps=1, lr=1e-9, balance=0)
+    start = fit_routers(retrofitted, data, weights=weights, steps=40, lr=1e-12, balance=0)
     end = fit_routers(retrofitted, data, weights=weights, steps=80, lr=1e-2, balance=0)
     assert all(end[index] < start[index] for index in start)
     assert all(torch.equal(tensor, frozen[name]) for name, tensor in retrofitted.state_dict().items())
