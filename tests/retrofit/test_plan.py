@@ -136,7 +136,7 @@ def test_mass_keeps_nothing_that_grows_with_the_text() -> None:
 
 
 def test_the_objectives_are_the_trainers() -> None:
-    assert set(OBJECTIVES) == set(TERMS)
+    assert set(OBJECTIVES) == set(TERMS) - {"balance"}  # which costs nothing to speak of
 
 
 names, lengths = st.sampled_from(sorted(MODELS)), st.integers(256, 65536)
