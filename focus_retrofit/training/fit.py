@@ -42,8 +42,8 @@ def fit_routers(
     """Let every layer's groups keep the pairs that matter in a calibration text; returns what each loses at the end.
 
     weights of pairs: 'mass' (of full attention; forward passes only), 'sensitivity' (how the loss feels a pair in full
-    attention; one backward pass for each batch, which then needs labels) or 'gain' (how much closer to full attention
-    the predictions come by a pair, where groups are random; two forward passes and a backward one). balance: weight of
+    attention; one backward pass for each batch) or 'gain' (how much closer to full attention's predictions the model
+    comes by a pair, where groups are random; two forward passes and a backward one); both need labels. balance: of
     `Router.unevenness`. memory: bytes for what is kept of the text, half precision, tokens^2 per window and layer, by
     default half of what is free; where layers need more together, the text is read several times.
     """
