@@ -156,6 +156,7 @@ def trained() -> str:
         f"{name}: {record['training']['minutes']:.0f} minutes of training on 2 cores, {record['windows']} held-out "
         f"windows, standard error of full attention's perplexity {record['rows'][0]['standard_error']:.2f}, largest "
         f"group {largest(record):.0%}, change of a past logit by the future {record['leak']:g} (`{record['command']}`)"
+        + (f"; {record['remark']}" if "remark" in record else "")
         for name, record in records.items()
     ]
     return (
