@@ -73,6 +73,20 @@ def read_adapter(
     model: PreTrainedModel, source: str | os.PathLike[str], **hub: Any
 ) -> tuple[FocusConfig, dict[str, Tensor]]:
     """Config and tensors of an adapter for this model, or a FocusError with all that is wrong."""
+    path = find_adapter(source, **hub)
+    try:
+        tensors = load_file(path / TENSORS)
+    except (SafetensorError, OSError) as error:
+        raise FocusError(f"{path / TENSORS} is damaged, or not a safetensors file: {error}") from None
+    described = describe_adapter(path)
+    differences = _differences(described, base_facts(model))
+    if differences:
+        raise FocusError(f"the adapter in {path} was made for another model: " + "; ".join(differences))
+    return FocusConfig.from_dict(described["config"]), tensors
+
+
+def find_adapter(source: str | os.PathLike[str], **hub: Any) -> Path:
+    """The directory of an adapter: as given, by the name of one that comes along, or downloaded."""
     path = Path(source)
     if not path.is_dir() and (SHIPPED / path).is_dir():
         path = SHIPPED / path
@@ -85,18 +99,10 @@ def read_adapter(
     for name in (CONFIG, TENSORS):
         if not (path / name).is_file():
             raise FocusError(f"{path} is not a Focus adapter: it has no {name}")
-    try:
-        tensors = load_file(path / TENSORS)
-    except (SafetensorError, OSError) as error:
-        raise FocusError(f"{path / TENSORS} is damaged, or not a safetensors file: {error}") from None
-    described = _describe(path)
-    differences = _differences(described, base_facts(model))
-    if differences:
-        raise FocusError(f"the adapter in {path} was made for another model: " + "; ".join(differences))
-    return FocusConfig.from_dict(described["config"]), tensors
+    return path
 
 
-def _describe(path: Path) -> dict[str, Any]:
+def describe_adapter(path: Path) -> dict[str, Any]:
     """The JSON's description if it belongs to these tensors (it may have been edited), else the one they carry."""
     try:
         with safe_open(path / TENSORS, "pt") as file:

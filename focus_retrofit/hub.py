@@ -32,13 +32,23 @@ def upload(
     model: PreTrainedModel, name: str, *, private: bool | None = None, results: Mapping[str, Any] | None = None
 ) -> str:
     """Make the repository if needed and commit the adapter to it; returns its address."""
-    from huggingface_hub import HfApi
-
     from .adapter import save_adapter
 
-    api = HfApi()
     with tempfile.TemporaryDirectory() as directory:
         save_adapter(model, directory, results)
+        return upload_folder(Path(directory), name, private=private)
+
+
+def upload_folder(folder: Path, name: str, *, private: bool | None = None) -> str:
+    """Commit a folder to a repository, made if needed; returns its address."""
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+
+    api = HfApi()
+    try:
         address = api.create_repo(name, private=private, exist_ok=True)
-        api.upload_folder(repo_id=address.repo_id, folder_path=directory, commit_message="Focus adapter")
+        api.upload_folder(repo_id=address.repo_id, folder_path=str(folder), commit_message="Focus adapter")
+    except (HFValidationError, HfHubHTTPError, OSError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise FocusError(f"the hub did not take {name!r}: {reason}") from error
     return str(address)

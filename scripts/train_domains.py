@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from baselines import own_groups, perplexity, random_groups, routed, strided_groups, two
-from domains import DOMAINS, overlap, split
 from torch import Tensor
 
 from focus_retrofit import FocusConfig, load_adapter, load_pretrained, retrofit
 from focus_retrofit.adapter import SHIPPED
+from focus_retrofit.evaluation import evaluate, parse_methods, perplexity
+from focus_retrofit.evaluation.texts import TEXTS, overlap, split
 from focus_retrofit.training import Stream, TrainConfig, Windows, train
 
 CONFIG = {"num_groups": 4, "top_k": 1, "window": 128, "sinks": 4, "temperature": "learned"}
@@ -44,43 +44,21 @@ def leak(model: Any, window: Tensor) -> float:
     return float((a - b).abs().max())
 
 
-def without_training(model: Any, windows: list[Tensor], sample: Tensor) -> list[dict[str, Any]]:
-    """Full attention, and routing that has learned nothing."""
-    rows = [{"method": "full attention", **perplexity(model, windows, "full attention")}]
-    print_row(rows[0])
-    cases = [
-        ("window and sinks only", {"num_groups": TOKENS}, own_groups),
-        ("random groups", {}, random_groups),
-        ("strided groups", {}, strided_groups),
-        ("random groups, k = 2", {"top_k": 2}, two(random_groups)),
-        ("strided groups, k = 2", {"top_k": 2}, two(strided_groups)),
-        ("untrained router", {}, None),
-        ("untrained router, k = 2", {"top_k": 2}, None),
-    ]
-    for name, changes, groups in cases:
-        # a group per token is thousands of tiny lists to the fast engines: the dense reference has none
-        config = FocusConfig(**{**CONFIG, "temperature": None, **changes})
-        retrofit(model, config, backend="reference" if groups is own_groups else "auto")
-        if groups is None:
-            model.focus.balance(sample)
-        with routed(model, groups):
-            rows.append({"method": name, **perplexity(model, windows, name)})
-        model.focus.unload()
-        print_row(rows[-1])
-    return rows
-
-
-def with_training(model: Any, windows: list[Tensor]) -> list[dict[str, Any]]:
-    """The trained router, hard and soft, at k = 1 and k = 2."""
-    rows = []
-    for name, mode, k in (("hard", "hard", 1), ("hard, k = 2", "hard", 2), ("soft", "soft", 1)):
-        model.focus.mode, model.focus.config.top_k = mode, k
-        rows.append({"method": f"trained router, {name}", **perplexity(model, windows, name)})
-        if mode == "soft":
-            rows[-1]["density"] = rows[-1]["distant"] = 1.0  # dense, gated
-        print_row(rows[-1])
-    model.focus.mode, model.focus.config.top_k = "hard", 1
-    return rows
+def compared(model: Any, windows: list[Tensor], sample: Tensor) -> list[dict[str, Any]]:
+    """The trained router, hard and soft, at k = 1 and 2, and all that knows less."""
+    methods = parse_methods("full,window,random,strided,random:2,strided:2,focus,focus:2,soft")
+    rows = evaluate(model, windows, methods, print_row)
+    for row in rows:
+        row["method"] = row["method"].replace("Focus", "trained router")
+    model.focus.add_adapter("untrained", FocusConfig(**{**CONFIG, "temperature": None}))
+    model.focus.set_adapter("untrained")
+    model.focus.balance(sample)
+    plain = evaluate(model, windows, parse_methods("focus,focus:2"), print_row)
+    model.focus.set_adapter("default")
+    model.focus.delete_adapter("untrained")
+    for row in plain:
+        row["method"] = row["method"].replace("Focus", "untrained router")
+    return rows + plain
 
 
 def print_row(row: dict[str, Any]) -> None:
@@ -106,10 +84,9 @@ def run(domain: str, options: argparse.Namespace) -> None:
     config = TrainConfig(documents="joined", eval_every=0, **json.loads(options.train))
     retrofit(model, FocusConfig(**CONFIG))
     found = train(model, tokenizer, training, RUNS / domain, config=config)
-    trained = with_training(model.eval(), held)
+    model.eval()
     leaked = leak(model, held[0])
-    model.focus.unload()
-    rows = without_training(model, held, torch.stack([training[n]["input_ids"] for n in range(4)])) + trained
+    rows = compared(model, held, torch.stack([training[n]["input_ids"] for n in range(4)]))
     value = {
         "command": " ".join(["python", "scripts/train_domains.py", *sys.argv[1:]]),
         "model": "smollm2-135m",
@@ -129,7 +106,7 @@ def run(domain: str, options: argparse.Namespace) -> None:
 def across(options: argparse.Namespace) -> None:
     """Each adapter on each domain's text, switched by name on one base model."""
     model, tokenizer = load_pretrained("smollm2-135m")
-    names = [name for name in DOMAINS if (RUNS / name / "adapter").is_dir()]
+    names = [name for name in TEXTS if (RUNS / name / "adapter").is_dir()]
     texts = {name: held_out_windows(name, tokenizer, options.windows) for name in names}
     table: dict[str, Any] = {"full attention": {name: perplexity(model, texts[name], name) for name in names}}
     load_adapter(model, str(RUNS / names[0] / "adapter"))
@@ -147,7 +124,7 @@ def ship() -> None:
     model, _ = load_pretrained("smollm2-135m")
     load_adapter(model, str(RUNS / "reference" / "adapter"))
     rows = {row["method"]: row for row in json.loads(RESULTS.read_text())["reference"]["rows"]}
-    trained, full = rows["trained router, hard"], rows["full attention"]
+    trained, full = rows["trained router, k = 1"], rows["full attention"]
     results = {
         "text": "the Python language reference, held-out topics",
         "perplexity": round(trained["perplexity"], 3),
@@ -159,15 +136,15 @@ def ship() -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("domains", nargs="*", help=f"domains to train on: {', '.join(DOMAINS)}")
+    parser.add_argument("domains", nargs="*", help=f"domains to train on: {', '.join(TEXTS)}")
     parser.add_argument("--across", action="store_true", help="evaluate each adapter on the others' text")
     parser.add_argument("--ship", action="store_true", help="put the reference's adapter into the package")
     parser.add_argument("--windows", type=int, default=8, help="held-out windows to evaluate on")
     parser.add_argument("--train", default="{}", help="training options as JSON, where they differ from the defaults")
     options = parser.parse_args()
-    wrong = [name for name in options.domains if name not in DOMAINS]
+    wrong = [name for name in options.domains if name not in TEXTS]
     if wrong:
-        parser.error(f"no domain {wrong[0]!r}; there are: {', '.join(DOMAINS)}")
+        parser.error(f"no domain {wrong[0]!r}; there are: {', '.join(TEXTS)}")
     for domain in options.domains:
         run(domain, options)
     if options.across:

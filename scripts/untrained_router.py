@@ -9,13 +9,14 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from pydoc_data.topics import topics
 from typing import Any
 
-from baselines import Groups, own_groups, perplexity, random_groups, routed, strided_groups
-
 from focus_retrofit import FocusConfig, load_pretrained, retrofit
+from focus_retrofit.evaluation import perplexity
+from focus_retrofit.evaluation.baselines import Groups, own_groups, random_groups, routed, strided_groups
 
 
 def main() -> None:
@@ -37,7 +38,7 @@ def main() -> None:
         ("router, balanced, no sinks", {"sinks": 0}, None, True, 0),
         ("router, balanced, k = 2", {"top_k": 2}, None, True, 0),
         ("router, as drawn", {}, None, False, 0),
-        ("random groups", {}, random_groups, False, 0),
+        ("random groups", {}, random_groups(), False, 0),
         ("strided groups", {}, strided_groups, False, 0),
         ("window and sinks only", {"num_groups": tokens}, own_groups, False, 0),
         ("window only", {"num_groups": tokens, "sinks": 0}, own_groups, False, 0),
@@ -46,7 +47,7 @@ def main() -> None:
         config = FocusConfig(**{"num_groups": 4, "top_k": 1, "window": 128, "sinks": 4, **changes})
         # a group per token is thousands of tiny lists to the fast engines: the dense reference has none
         retrofit(model, config, seed=seed, backend="reference" if groups is own_groups else "auto")
-        with routed(model, groups):
+        with routed(model, groups) if groups else nullcontext():
             if balanced:
                 model.focus.balance(sample)
             found = perplexity(model, windows, name)

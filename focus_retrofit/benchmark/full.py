@@ -1,0 +1,122 @@
+"""Full attention in the ways a model could run it: its own, SDPA, FlashAttention, and the kernels' benchmark's.
+
+Each is an attention implementation of transformers, used by the layers that Focus took. The fastest is the baseline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, AttentionMaskInterface
+from transformers.modeling_utils import AttentionInterface
+
+from focus_kernels.bench.methods import BLOCK, causal_in_blocks
+from focus_kernels.bench.token import FULL as TOKEN_WAYS
+
+from ..attention import Output, base_attention
+from ..discover import device_of
+from ..layer import ATTRIBUTE
+
+PREFIX = "bench_"
+Attend = Callable[[Tensor, Tensor, Tensor], Tensor]  # [1, Hq, T, D], [1, Hkv, N, D] twice -> [1, Hq, T, D]
+
+
+@contextmanager
+def full_attention(model: PreTrainedModel, implementation: str) -> Iterator[None]:
+    """The base model inside the `with`, its attention computed by an implementation of transformers."""
+    focus: Any = model.focus
+    with focus.disabled():
+        model.set_attn_implementation(implementation)
+        yield
+
+
+def default_implementation(model: PreTrainedModel) -> str:
+    """What the base model runs by itself."""
+    focus: Any = model.focus
+    with focus.disabled():
+        return str(model.config._attn_implementation)
+
+
+def whole_ways(model: PreTrainedModel) -> dict[str, str]:
+    """Ways to attend a whole sequence worth trying, by name; the model's own comes first."""
+    ways = _ready_made(model)
+    if device_of(model).type == "cpu":
+        ways["balanced"] = _register("sdpa", "balanced", _balanced)
+    return ways
+
+
+def token_ways(model: PreTrainedModel) -> dict[str, str]:
+    """Ways to attend one token to a cache worth trying."""
+    ways = _ready_made(model)
+    if device_of(model).type == "cpu":
+        for name, attend in TOKEN_WAYS.items():
+            if name != "sdpa":
+                ways[name] = _register("sdpa", name, partial(_one_token, attend))
+    return ways
+
+
+def no_attention(model: PreTrainedModel) -> str:
+    """The implementation that hands on each token's value: what is left of the time is not attention."""
+    return _register(default_implementation(model), "no attention", _values)
+
+
+def _ready_made(model: PreTrainedModel) -> dict[str, str]:
+    names = [default_implementation(model), "sdpa"]
+    if device_of(model).type == "cuda":
+        names.append("flash_attention_2")
+    return {name: name for name in names}
+
+
+def _register(base: str, name: str, attend: Attend) -> str:
+    """An implementation that attends like this where Focus would, and like `base` in the other layers."""
+
+    def forward(
+        module: nn.Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attention_mask: Any,
+        scaling: float | None = None,
+        **others: Any,
+    ) -> Output:
+        layer = getattr(module, ATTRIBUTE, None)
+        if layer is None or layer.router is None:
+            return base_attention(base, module)(module, query, key, value, attention_mask, scaling=scaling, **others)
+        if attend is not _values:
+            unknown = [x for x in ("softcap", "s_aux", "position_bias") if others.get(x) is not None]
+            if unknown or attention_mask is not None:
+                raise ValueError(f"{name} knows no {', '.join(unknown) or 'attention mask'}")
+            usual = query.shape[3] ** -0.5
+            if scaling is not None and scaling != usual:
+                query = query * (scaling / usual)
+        return attend(query, key, value).transpose(1, 2).contiguous(), None
+
+    registered = PREFIX + name.replace(", ", "_").replace(" ", "_") + "_" + base
+    registered = registered.replace("flash", "fl")  # "flash" in a name would be taken for that kernel
+    AttentionInterface.register(registered, forward)
+    if base in ALL_MASK_ATTENTION_FUNCTIONS:
+        AttentionMaskInterface.register(registered, ALL_MASK_ATTENTION_FUNCTIONS[base])
+    return registered
+
+
+def _balanced(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    if query.shape[2] != key.shape[2]:
+        raise ValueError("balanced attends whole sequences")
+    return torch.cat(causal_in_blocks(query, key, value, list(range(0, query.shape[2], BLOCK))), 2)
+
+
+def _one_token(attend: Attend, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    if query.shape[2] != 1:
+        raise ValueError("this way attends one token")
+    return attend(query, key, value).reshape(*query.shape[:3], value.shape[3])
+
+
+def _values(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    own = value[:, :, -query.shape[2] :]
+    return own.repeat_interleave(query.shape[1] // own.shape[1], 1)

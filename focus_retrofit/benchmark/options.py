@@ -1,0 +1,51 @@
+"""What to measure, as checked options; imports nothing heavy, so that a command line can list them at once."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from focus_kernels.errors import FocusError
+
+from ..config import option
+
+PARTS = ("kernel", "prefill", "decode")
+
+
+@dataclass
+class BenchConfig:
+    """The choices of a benchmark; checked when made."""
+
+    parts: str = option("kernel,prefill,decode", "what to time: kernel (one attention layer), prefill, decode")
+    lengths: str = option("1K,2K,4K,8K", "tokens, comma separated; K and M are 1024 and 1024^2")
+    repeats: int = option(3, "best of this many, in turn; more of short lengths")
+    new_tokens: int = option(32, "tokens decoded after each prompt")
+    memory: bool = option(True, "also measure memory (one more run of each side)")
+
+    def __post_init__(self) -> None:
+        for part in self.chosen_parts():
+            if part not in PARTS:
+                raise FocusError(f"parts names {part!r}; choose among {', '.join(PARTS)}")
+        parse_lengths(self.lengths)
+        for name in ("repeats", "new_tokens"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise FocusError(f"{name} is {value!r}; it must be a whole number, at least 1")
+
+    def chosen_parts(self) -> list[str]:
+        return [part.strip() for part in self.parts.split(",")]
+
+
+def parse_lengths(lengths: str | Iterable[int]) -> list[int]:
+    """'1K,4096' or numbers -> increasing numbers of tokens."""
+    found = []
+    for item in lengths.split(",") if isinstance(lengths, str) else lengths:
+        match = re.fullmatch(r"\s*(\d+)([KM]?)\s*", str(item), re.IGNORECASE)
+        tokens = int(match[1]) * {"": 1, "K": 1024, "M": 1024**2}[match[2].upper()] if match else 0
+        if tokens < 2:
+            raise FocusError(f"length {str(item)!r} is no number of tokens, at least 2; write 1024, 4K or 1M")
+        found.append(tokens)
+    if not found:
+        raise FocusError("no lengths were given; write for example 1K,4K")
+    return sorted(set(found))

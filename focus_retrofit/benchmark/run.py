@@ -1,0 +1,49 @@
+"""All parts of a benchmark, one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from transformers import PreTrainedModel
+
+from ..discover import device_of
+from .gate import ready
+from .options import BenchConfig
+from .rows import Row
+
+
+def run_bench(
+    model: PreTrainedModel,
+    tokenizer: Any,
+    config: BenchConfig | None = None,
+    *,
+    on_row: Callable[[Row], None] | None = None,
+    progress: bool = True,
+) -> list[Row]:
+    """The parts that the options name, for a retrofitted model; the kernel part is a layer of its shape."""
+    from .decode import bench_decode
+    from .kernel import bench_kernel
+    from .prefill import bench_prefill
+
+    config = BenchConfig() if config is None else config
+    common: dict[str, Any] = {"repeats": config.repeats, "on_row": on_row, "progress": progress}
+    focus, rows = ready(model), []
+    for part in config.chosen_parts():
+        if part == "kernel":
+            device = device_of(model).type
+            shape = head_shape(model)
+            rows += bench_kernel(config.lengths, focus.config, *shape, model.dtype, device=device, **common)
+        elif part == "prefill":
+            rows += bench_prefill(model, tokenizer, config.lengths, memory=config.memory, **common)
+        else:
+            rows += bench_decode(model, tokenizer, config.lengths, config.new_tokens, **common)
+    return rows
+
+
+def head_shape(model: PreTrainedModel) -> tuple[tuple[int, int], int]:
+    """(query heads, key heads) and their size, of a layer."""
+    text = model.config.get_text_config(decoder=True)
+    heads = text.num_attention_heads
+    size = getattr(text, "head_dim", None) or text.hidden_size // heads
+    return (heads, getattr(text, "num_key_value_heads", None) or heads), size

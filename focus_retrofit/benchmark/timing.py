@@ -1,0 +1,95 @@
+"""Taking turns: every way is timed once per round, so that a noisy neighbour hits all alike."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+
+from tqdm.auto import tqdm
+
+from focus_kernels.bench.measure import Action, interleaved, peak_bytes
+
+from .rows import FOCUS, FULL
+
+Note = Callable[[str], None]
+HOPELESS = 1.5  # times the fastest full attention
+
+
+@dataclass(frozen=True)
+class Way:
+    """What is timed, and what holds around it without being timed."""
+
+    run: Action
+    around: Callable[[], AbstractContextManager[object]] = nullcontext
+
+
+def rounds(repeats: int, tokens: int) -> int:
+    """More where a length is short: noisier, and cheaper."""
+    return repeats * min(max(2048 // tokens, 1), 4) if repeats > 1 else repeats
+
+
+def in_turn(ways: dict[str, Way], repeats: int, note: Note) -> dict[str, list[float]]:
+    """Seconds of each way; a full attention that is hopeless in the first round is not timed again."""
+    times: dict[str, list[float]] = {name: [] for name in ways}
+    for repeat in range(repeats):
+        for name in _still_of_interest(times):
+            note(f"{name} ({repeat + 1} of {repeats})")
+            with ways[name].around():
+                times[name] += interleaved({name: ways[name].run}, 1, _silent)[name]
+    return times
+
+
+def _still_of_interest(times: dict[str, list[float]]) -> list[str]:
+    best = {name: min(seconds) for name, seconds in times.items() if name.startswith(FULL) and seconds}
+    limit = HOPELESS * min(best.values(), default=float("inf"))
+    return [name for name in times if best.get(name, 0.0) <= limit]
+
+
+def fastest_full(times: dict[str, list[float]]) -> str:
+    return min((name for name in times if name.startswith(FULL)), key=lambda name: min(times[name]))
+
+
+def memory_ratio(ways: dict[str, Way], full: str, note: Note) -> float:
+    """Peak of Focus over the peak of a full attention, in one more run of each."""
+    peaks = []
+    for name in (FOCUS, full):
+        note(f"memory of {name}")
+        with ways[name].around():
+            peaks.append(peak_bytes(ways[name].run))
+    return peaks[0] / peaks[1]
+
+
+@contextmanager
+def steps(part: str, lengths: list[int], progress: bool) -> Iterator[tuple[Iterator[int], Note]]:
+    """The lengths one by one under a progress bar, and a function that says on it what is running."""
+    bar = tqdm(total=len(lengths), desc=part, unit="length", leave=False, disable=None if progress else True)
+    with bar, _collected():
+        where = [""]
+
+        def note(text: str) -> None:
+            bar.set_postfix_str(where[0] + text)
+
+        def one_by_one() -> Iterator[int]:
+            for tokens in lengths:
+                where[0] = f"{tokens:,} tokens, "
+                yield tokens
+                bar.update()
+
+        yield one_by_one(), note
+
+
+@contextmanager
+def _collected() -> Iterator[None]:
+    """What is loaded is no garbage: or each collection, of which there is one before each timing, would look at it."""
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+
+
+def _silent(text: str) -> None:
+    pass

@@ -1,0 +1,94 @@
+"""From the options of a command to a model with Focus attention."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from ..config import FocusConfig
+from .options import chosen
+
+SHIPPED_FOR = {"smollm2-135m": "smollm2-135m-python-reference"}
+SAMPLE = 2048  # tokens to balance untrained routers on
+
+
+def load_base(options: dict[str, Any]) -> tuple[Any, Any]:
+    """The base model and its tokenizer; takes its options out of `options`."""
+    import torch
+
+    from ..models import load_pretrained
+
+    name, dtype = options.pop("model"), getattr(torch, options.pop("dtype"))
+    device_map, in_4bit = options.pop("device_map"), options.pop("load_in_4bit")
+    loading: dict[str, Any] = {"trust_remote_code": options.pop("trust_remote_code")}
+    if device_map:
+        loading["device_map"] = device_map
+    if in_4bit:
+        from transformers import BitsAndBytesConfig
+
+        loading["quantization_config"] = BitsAndBytesConfig(
+            load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=dtype
+        )
+    quiet_libraries()
+    return load_pretrained(name, dtype=dtype, **loading)
+
+
+def adapter_of(options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Which adapter the options ask for, 'none' for untrained routers; and what they say of FocusConfig."""
+    adapter, given = options["adapter"], chosen(FocusConfig, dict(options))
+    if adapter == "auto":
+        from ..surgery import AFTERWARDS
+
+        adapter = SHIPPED_FOR.get(str(options["model"]).lower(), "none") if set(given) <= AFTERWARDS else "none"
+    return adapter, given
+
+
+def load_focused(options: dict[str, Any], sample: str | None = None) -> tuple[Any, Any]:
+    """A retrofitted model and its tokenizer; takes the options it knows out of `options`. Untrained routers are
+    balanced on `sample`, or else on the Python reference."""
+    from ..adapter import describe_adapter, find_adapter
+    from ..surgery import load_adapter, retrofit, served_with
+
+    adapter, given = adapter_of(options)
+    backend, own = options.pop("backend"), options.pop("adapter") != "auto"
+    chosen(FocusConfig, options)
+    if adapter == "none":
+        config = FocusConfig(**given)
+        model, tokenizer = load_base(options)
+        retrofit(model, config, backend=backend)
+        click.echo("routers: untrained, balanced on a sample text (see `focus-retrofit train`)", err=True)
+        if config.balance == "potentials":
+            model.focus.balance(sample_ids(tokenizer, sample).to(model.device))
+        return model, tokenizer
+    saved = FocusConfig.from_dict(describe_adapter(find_adapter(adapter))["config"])
+    served_with(saved, given)  # mistakes show before anything is loaded
+    model, tokenizer = load_base(options)
+    load_adapter(model, adapter, backend=backend, changes=given)
+    if not own:
+        click.echo(f"adapter: {adapter} (comes along; --adapter none for untrained routers)", err=True)
+    return model, tokenizer
+
+
+def sample_ids(tokenizer: Any, text: str | None) -> Any:
+    """[1, T] tokens of a text, or of the Python reference where there is none, or hardly any."""
+    ids = tokenizer(text or "", return_tensors="pt", verbose=False).input_ids
+    if ids.shape[-1] < SAMPLE // 4:
+        from pydoc_data.topics import topics
+
+        ids = tokenizer(topics["import"], return_tensors="pt", verbose=False).input_ids
+    return ids[:, :SAMPLE].long()
+
+
+def quiet_libraries() -> None:
+    """What libraries say while they load is theirs: progress and results stay readable."""
+    import logging
+    import warnings
+
+    from transformers.utils import logging as library
+
+    library.set_verbosity_error()
+    library.disable_progress_bar()
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", category=FutureWarning)
+    warnings.filterwarnings("ignore", category=UserWarning, module="torch")

@@ -1,0 +1,44 @@
+"""Texts that commands are given: files, what comes along by name, or standard input; cut into windows."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from focus_kernels import FocusError
+
+from ..evaluation.texts import TEXTS, split
+from ..training.data import Stream, Windows, load_texts
+
+
+def read_texts(source: str, **load: Any) -> Iterable[str]:
+    """Documents of a source; of a text that comes along, its held-out part; '-' is standard input."""
+    if source == "-":
+        return [sys.stdin.read()]
+    if source in TEXTS and not Path(source).exists():
+        return split(source)[1]
+    return load_texts(source, **load)
+
+
+def windows_of(source: str, tokenizer: Any, length: int, count: int | None, **load: Any) -> list[Tensor]:
+    """`count` windows [length] spread evenly over a source's running text, or all of them."""
+    windows = Windows(Stream(read_texts(source, **load), tokenizer, length, apart=False), f"text {source!r}")
+    step = max(len(windows) / (count or len(windows)), 1.0)
+    return [windows[int(n * step)]["input_ids"] for n in range(min(count or len(windows), len(windows)))]
+
+
+def first_window(source: str, tokenizer: Any, length: int) -> Tensor:
+    """The first tokens [length] of a source's running text, or what there is."""
+    ids: list[int] = []
+    for text in read_texts(source):
+        ids += tokenizer(text, verbose=False).input_ids
+        if len(ids) >= length:
+            break
+    if not ids:
+        raise FocusError(f"the text {source!r} is empty")
+    return torch.tensor(ids[:length])

@@ -1,0 +1,170 @@
+"""Each command on a small real model, as a user would call it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from focus_retrofit import load_adapter, load_pretrained
+
+from .conftest import call
+
+FEW = ["--length", 96]
+
+
+def data(done):
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout)
+
+
+def test_eval_compares_on_the_same_windows(small, tmp_path):
+    words = ["eval", *small.model, small.text, *FEW, "--windows", 3, "--output", tmp_path / "found.json", "--json"]
+    found = data(call(*words, "--methods", "full,window,focus"))
+    rows = {row["method"]: row for row in found["rows"]}
+    assert set(rows) == {"full attention", "window and sinks only", "Focus, k = 1"}
+    assert rows["full attention"]["over_full"] == 0
+    assert rows["window and sinks only"]["distant"] < rows["Focus, k = 1"]["distant"] < 0.6
+    more = data(call(*words, "--methods", "full,focus:4,random,strided:2,soft"))  # goes on in the same file
+    rows = {row["method"]: row for row in more["rows"]}
+    assert rows["Focus, k = 4"]["perplexity"] == pytest.approx(rows["full attention"]["perplexity"], rel=1e-4)
+    assert len(json.loads((tmp_path / "found.json").read_text())["rows"]) == 7
+    other = call(*words, "--windows", 2)
+    assert other.exit_code == 2
+    assert "windows 3 -> 2" in other.output
+
+
+def test_eval_prints_a_table(small):
+    done = call("eval", *small.model, small.text, *FEW, "--windows", 2, "--methods", "full,focus")
+    assert done.exit_code == 0, done.output
+    assert "full attention" in done.stdout
+    assert "Focus, k = 1" in done.stdout
+
+
+def test_generate_streams_and_compares(small):
+    prompt = small.text.read_text()[:100]
+    words = ["generate", *small.model, "--max-new-tokens", 12]
+    plain = call(*words, prompt)
+    assert plain.exit_code == 0, plain.output
+    assert plain.stdout.startswith(prompt)
+    found = data(call(*words, prompt, "--compare", "--json"))
+    assert found["prompt_tokens"] == 100
+    assert found["same"] is None or 0 <= found["same"] < 12
+    both = call(*words, "--prompt-file", small.text, "--compare", "--max-new-tokens", 3)
+    assert both.exit_code == 0, both.output
+    assert both.stdout.count("---") == 3
+    within = data(call(*words, "abc", "--compare", "--json", "--max-new-tokens", 5, "--sampling-temperature", 0.7))
+    assert within["same"] is None, "within the window Focus is the base"
+
+
+def test_generate_from_standard_input(small):
+    done = call("generate", *small.model, "--prompt-file", "-", "--max-new-tokens", 2, "--json", input="hello")
+    assert data(done)["prompt_tokens"] == 5
+
+
+def test_chat_goes_on_with_its_cache(small):
+    lines = "hello\nand then\n/base\nagain\n/focus\nmore\n/report\n/what\n/new\n/quit\n"
+    done = call("chat", *small.model, "--max-new-tokens", 4, "--system", "be brief", input=lines)
+    assert done.exit_code == 0, done.output
+    assert "attention: base" in done.output
+    assert "attention: focus" in done.output
+    assert "Focus enabled" in done.output
+
+
+def test_a_chat_with_a_cache_says_what_one_without_says(small):
+    from focus_retrofit.commands.chat import Talk
+
+    model, tokenizer = load_pretrained(small.folder / "model")
+    load_adapter(model, str(small.folder / "adapter"))
+    picked = {"max_new_tokens": 6, "do_sample": False}
+    talk, anew = (Talk(model, tokenizer, None, picked) for _ in range(2))
+    lengths = []
+    for line in ("tell me of the sea", "and of the land", "and the air"):
+        talk.say(line)
+        anew.forget()
+        anew.say(line)
+        lengths.append(talk.cache.get_seq_length())
+    assert talk.messages == anew.messages
+    assert lengths == sorted(set(lengths))
+
+
+def test_inspect_shows_groups(small, tmp_path):
+    words = ["inspect", *small.model, small.text, *FEW]
+    found = data(call(*words, "--json"))
+    assert len(found["tokens"]) == 96
+    assert len(found["layers"]) == 3
+    layer = found["layers"][0]
+    assert sum(layer["shares"]) == pytest.approx(1)
+    assert 0 <= layer["kept"] <= 1
+    assert len(layer["groups"]) == 96
+    shown = call(*words, "--layer", 2)
+    assert "layer 2:" in shown.stdout
+    assert "layer 7 is not retrofitted" in call(*words, "--layer", 7).output
+    page = tmp_path / "groups.html"
+    assert call(*words, "--html", page).exit_code == 0
+    assert page.stat().st_size > 10_000
+
+
+def test_audit_holds_and_its_exit_code_says_so(small):
+    words = ["audit", *small.model, "--text", small.text, *FEW, "--largest-group", 0.9]
+    found = data(call(*words, "--json"))
+    assert found["holds"]
+    assert len(found["checks"]) == 11
+    strict = call("audit", *small.model, "--text", small.text, *FEW, "--largest-group", 0.25)
+    assert strict.exit_code == 1
+    assert "FAILS  balanced groups" in strict.output
+
+
+def test_audit_of_a_foreign_adapter(small, tmp_path):
+    from focus_retrofit import FocusConfig, retrofit
+    from tests.matrix import BY_NAME
+
+    other = retrofit(BY_NAME["Qwen2"].make(), FocusConfig(num_groups=2, top_k=1))
+    other.focus.save_pretrained(tmp_path / "other")
+    done = call("audit", small.folder / "model", "--adapter", tmp_path / "other")
+    assert done.exit_code == 2
+    assert "made for another model" in done.output
+
+
+def test_export_with_the_base_stands_alone(small, tmp_path):
+    found = data(call("export", *small.model, tmp_path / "out", "--with-base", "--json"))
+    assert "model.safetensors" in found["files"]
+    assert "12.5" in (tmp_path / "out" / "README.md").read_text()
+    model, tokenizer = load_pretrained(tmp_path / "out")
+    ids = torch.tensor([tokenizer("hello there").input_ids])
+    base, _ = load_pretrained(small.folder / "model")
+    assert torch.equal(model(ids).logits, base(ids).logits)
+    load_adapter(model, str(tmp_path / "out"))
+    assert call("export", *small.model, tmp_path / "out").exit_code == 0, "an earlier export may be written over"
+    changed = call("export", *small.model, tmp_path / "k2", "--top-k", 2)
+    assert changed.exit_code == 0
+    assert "12.5" not in (tmp_path / "k2" / "README.md").read_text(), "results of another k"
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "thesis.txt").write_text("mine")
+    refused = call("export", *small.model, tmp_path / "full")
+    assert refused.exit_code == 2
+    assert "something else" in refused.output
+
+
+def test_untrained_routers_are_balanced(small):
+    words = ["--adapter", "none", "--num-groups", 4, "--top-k", 1, "--window", 8, "--sinks", 2]
+    done = call("inspect", small.folder / "model", *words, small.text, *FEW, "--json")
+    assert max(data(done)["layers"][1]["shares"]) < 0.8
+
+
+def test_bench_of_a_layer_and_of_a_model(small, tmp_path):
+    layer = ["--lengths", "64,128", "--repeats", 1]
+    words = ["--heads", "2/1", "--head-size", 16, "--num-groups", 4, "--top-k", 1, "--window", 8]
+    rows = data(call("bench", "kernel", *layer, *words, "--output", tmp_path / "a.json", "--json"))
+    assert [row["tokens"] for row in rows] == [64, 128]
+    for part in ("prefill", "decode"):
+        few = ["--new-tokens", 2] if part == "decode" else []
+        done = call("bench", part, *small.model, "--lengths", "64", "--repeats", 1, *few)
+        assert done.exit_code == 0, done.output
+        assert part in done.stdout
+    same = data(call("bench", "compare", tmp_path / "a.json", tmp_path / "a.json", "--json"))
+    assert all(one["speedup_ratio"] == 1 for one in same)
+    wrong = call("bench", "kernel", "--heads", "x")
+    assert wrong.exit_code == 2
+    assert "heads is 'x'" in wrong.output
