@@ -83,7 +83,8 @@ def headlines() -> str:
                 rows.append([row[1], heads, *row[4:6], *row[6:10]])
     return (
         "**One attention layer, whole sequence**, K = 8, k = 1, window 128, over full FlashAttention, same engine "
-        "(the faster of its two forms; short lengths lose). All of it: [kernels/README.md](kernels/README.md).\n\n"
+        "(the faster of its two forms; short lengths lose); `bash scripts/bench_kernels.sh`. Every method and its "
+        "command: [kernels/README.md](kernels/README.md#speed).\n\n"
         + table("tokens | heads | density | bound | speedup | over one call | efficiency | memory", rows)
     )
 
@@ -218,11 +219,11 @@ def recipes() -> str:
 
 
 def front_page() -> str:
-    return "\n".join((trained(), untrained(), decoding(), headlines()))
+    return "\n".join((trained(), decoding(), headlines()))
 
 
-def training_page() -> str:
-    parts = [("domains", trained), ("recipes", recipes), ("training_cost", training_cost)]
+def results_page() -> str:
+    parts = [("untrained_router", untrained), ("recipes", recipes), ("training_cost", training_cost)]
     found = [make() for file, make in parts if (ROOT / "results" / f"{file}.json").is_file()]
     return "\n".join([*found, across()] if "across" in domains() else found)
 
@@ -230,7 +231,7 @@ def training_page() -> str:
 SECTIONS: list[tuple[str, str, Callable[[], str]]] = [
     ("README.md", "results", front_page),
     ("kernels/README.md", "kernel results", all_kernels),
-    ("docs/training.md", "training results", training_page),
+    ("docs/results.md", "more results", results_page),
 ]
 
 

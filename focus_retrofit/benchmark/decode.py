@@ -102,13 +102,14 @@ def _row(model: PreTrainedModel, ids: Tensor, new_tokens: int, repeats: int, not
     ways[NOTHING] = Way(
         partial(write, model, coming, filled), partial(fully, model, no_attention(model), filled, tokens)
     )
-    times = in_turn(ways, rounds(repeats, tokens), note)
+    default = f"{FULL}{own}, growing cache"
+    times = in_turn(ways, rounds(repeats, tokens), note, always=default)
     each = {name: [seconds / new_tokens for seconds in all_] for name, all_ in times.items()}
     return make_row(
         "decode",
         tokens,
         each,
-        default=f"{FULL}{own}, growing cache",
+        default=default,
         density=mean_density(model, "decode_density"),
         attention_share=attention_share(each, fastest_full(each)),
         memory=memory,

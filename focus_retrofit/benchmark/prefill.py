@@ -86,13 +86,14 @@ def _row(model: PreTrainedModel, ids: Tensor, fulls: dict[str, str], repeats: in
     ways = {FULL + name: Way(fully, partial(full_attention, model, way)) for name, way in fulls.items()}
     ways[FOCUS] = Way(sparsely)
     ways[NOTHING] = Way(fully, partial(full_attention, model, no_attention(model)))
-    times = in_turn(ways, rounds(repeats, ids.shape[1]), note)
+    own = FULL + default_implementation(model)
+    times = in_turn(ways, rounds(repeats, ids.shape[1]), note, always=own)
     strongest = fastest_full(times)
     return make_row(
         "prefill",
         ids.shape[1],
         times,
-        default=FULL + default_implementation(model),
+        default=own,
         density=mean_density(model),
         attention_share=attention_share(times, strongest),
         memory=memory_ratio(ways, strongest, note) if memory else None,

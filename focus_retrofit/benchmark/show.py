@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from .rows import Row
+from .rows import FOCUS, FULL, Row
 
 if TYPE_CHECKING:
     from rich.console import Group
     from rich.table import Table
+
+NOISY = 0.1
 
 
 def table(rows: Sequence[Row]) -> Group:
@@ -54,6 +57,9 @@ def verdicts(rows: Sequence[Row]) -> list[str]:
     for row in sorted(rows, key=_order):
         series.setdefault((row["part"], row["setup"]), {})[row["tokens"]] = row
     lines = [f"{part}, {setup}: {_verdict(found)}" for (part, setup), found in series.items()]
+    noisy = [f"{row['part']} at {row['tokens']:,}" for row in rows if _noise(row) > NOISY]
+    if noisy:
+        lines.append(f"noisy, measure again on a quiet machine or with more repeats: {', '.join(noisy)}")
     if any(row.get("beyond_positions") for row in rows):
         lines.append("* longer than the model's positions reach: the speed is real, the text is not")
     return lines
@@ -69,6 +75,13 @@ def _verdict(found: dict[int, Row]) -> str:
     if lost == lengths[: len(lost)]:
         return f"slower than full attention up to {lost[-1]:,} tokens"
     return f"slower than full attention at {', '.join(f'{tokens:,}' for tokens in lost)} tokens"
+
+
+def _noise(row: Row) -> float:
+    """How much longer than the best a usual run of Focus or of the fastest full attention took; of many runs the best
+    is good whatever the others are."""
+    times = [row.get("all", {}).get(name, []) for name in (FOCUS, FULL + str(row.get("full_method")))]
+    return max((median(seconds) / min(seconds) - 1 for seconds in times if 1 < len(seconds) < 10), default=0.0)
 
 
 def _table() -> Table:

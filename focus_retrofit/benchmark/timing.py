@@ -30,21 +30,22 @@ def rounds(repeats: int, tokens: int) -> int:
     return repeats * min(max(2048 // tokens, 1), 4) if repeats > 1 else repeats
 
 
-def in_turn(ways: dict[str, Way], repeats: int, note: Note) -> dict[str, list[float]]:
-    """Seconds of each way; a full attention that is hopeless in the first round is not timed again."""
+def in_turn(ways: dict[str, Way], repeats: int, note: Note, always: str = "") -> dict[str, list[float]]:
+    """Seconds of each way; a full attention that was hopeless twice is not timed again, unless it is `always`."""
     times: dict[str, list[float]] = {name: [] for name in ways}
     for repeat in range(repeats):
-        for name in _still_of_interest(times):
+        hopeless = _hopeless(times) - {always} if repeat > 1 else set()
+        for name in [name for name in ways if name not in hopeless]:
             note(f"{name} ({repeat + 1} of {repeats})")
             with ways[name].around():
                 times[name] += interleaved({name: ways[name].run}, 1, _silent)[name]
     return times
 
 
-def _still_of_interest(times: dict[str, list[float]]) -> list[str]:
-    best = {name: min(seconds) for name, seconds in times.items() if name.startswith(FULL) and seconds}
-    limit = HOPELESS * min(best.values(), default=float("inf"))
-    return [name for name in times if best.get(name, 0.0) <= limit]
+def _hopeless(times: dict[str, list[float]]) -> set[str]:
+    best = {name: min(seconds) for name, seconds in times.items() if name.startswith(FULL)}
+    limit = HOPELESS * min(best.values(), default=0.0)
+    return {name for name, seconds in best.items() if seconds > limit}
 
 
 def fastest_full(times: dict[str, list[float]]) -> str:

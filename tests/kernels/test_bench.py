@@ -71,7 +71,7 @@ def test_the_gate_is_the_contract() -> None:
 def test_sampled_full_attention_is_the_same_attention() -> None:
     """Blocks against their whole prefix give full attention's rows; times are scaled by their share of its pairs."""
     layer = Layer(4096)
-    blocks = methods.causal_in_blocks(layer, [0, 2048])
+    blocks = methods.causal_in_blocks(*layer.tensors, [0, 2048])
     whole = methods.causal(*layer.tensors)
     torch.testing.assert_close(torch.cat(blocks, 2), whole[:, :, [*range(1024), *range(2048, 3072)]])
     assert methods.sampled_share(1 << 20) == pytest.approx(methods.SAMPLED_BLOCKS / 1024, rel=0.02)

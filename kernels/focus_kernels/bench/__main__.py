@@ -67,7 +67,7 @@ def actions_for(layer: Layer, args: argparse.Namespace, note: Callable[[str], No
     if not sampled:
         actions["full"] = partial(methods.causal, *layer.tensors)
     if layer.device == "cpu":
-        actions["full, balanced"] = partial(methods.causal_in_blocks, layer, blocks)
+        actions["full, balanced"] = partial(methods.causal_in_blocks, *layer.tensors, blocks)
     timed: dict[str, Callable[[], torch.Tensor]] = {
         f"focus {backend}": partial(methods.focus, layer, backend) for backend in backends
     }
@@ -109,6 +109,7 @@ def measure(layer: Layer, args: argparse.Namespace, note: Callable[[str], None])
                 "tokens": layer.tokens,
                 "seconds": seconds,
                 "median_seconds": median(times[name]),
+                "all_seconds": times[name],
                 "repeats": len(times[name]),
                 "sampled": sampled and not sparse,
                 "density": layer.visible / layer.full_pairs if sparse else 1.0,

@@ -29,10 +29,9 @@ def causal(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
 
 
-def causal_in_blocks(layer: Layer, starts: list[int]) -> list[Tensor]:
+def causal_in_blocks(q: Tensor, k: Tensor, v: Tensor, starts: list[int]) -> list[Tensor]:
     """Full attention of blocks of queries against their whole prefix: balanced over threads, unlike one causal call."""
-    q, k, v = layer.tensors
-    scale = layer.size**-0.5
+    scale = q.shape[-1] ** -0.5
     outs = []
     for start in starts:
         rows = slice(start, start + BLOCK)
