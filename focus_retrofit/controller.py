@@ -243,8 +243,8 @@ class Focus(Adjunct):
                 parameter.requires_grad_(True)
 
     def freeze(self) -> None:
-        """No base parameter trains any more."""
+        """No base parameter trains any more; routers do."""
         for name, parameter in self.model.named_parameters():
-            if parameter.requires_grad:
+            if parameter.requires_grad and not name.startswith("focus."):
                 self._trained.add(name)
                 parameter.requires_grad_(False)
