@@ -218,6 +218,27 @@ def recipes() -> str:
     return f"**Recipes**, {record['what']} (`{record['command']}`).\n\n" + table(head, rows)
 
 
+def sizes() -> str:
+    """What training the routers takes by the size of the model, as `focus-retrofit plan` says."""
+    from focus_retrofit.plan import plan
+
+    setups = [("gpt2", 1, "t4-16"), ("mistral-7b", 1, "rtx4090-24"), ("llama-2-7b", 2, "a100-40")]
+    setups += [("llama-2-13b", 1, "rtx4090-24"), ("llama-2-13b", 4, "rtx4090-24")]
+    setups += [("llama-2-70b", 1, "h100-80"), ("llama-2-70b", 8, "h100-80")]
+    rows = []
+    for model, gpus, gpu in setups:
+        found = plan(model, gpu=gpu, gpus=gpus, length=1024 if model == "gpt2" else 2048)
+        best = found.recommended
+        if best is None or best.memory is None:
+            raise SystemExit(f"nothing fits: {model} on {gpus} x {gpu}")
+        size, adapter = f"{found.run.model.parameters / 1e9:.2g}B", f"{found.run.adapter / 1e6:.1f}M"
+        kept = "yes" if best.checkpointing else "no"
+        cells = [best.name, kept, f"{best.memory.to_dict()['total'] / 1e9:.0f}", f"{best.hours:.1g}"]
+        rows.append([model, size, adapter, str(found.run.length), f"{gpus} x {gpu}", *cells])
+    head = "model | size | routers | tokens | GPUs | way | checkpointing | GB each | hours for 1000 steps"
+    return table(head, rows)
+
+
 def front_page() -> str:
     return "\n".join((trained(), decoding(), headlines()))
 
@@ -232,6 +253,7 @@ SECTIONS: list[tuple[str, str, Callable[[], str]]] = [
     ("README.md", "results", front_page),
     ("kernels/README.md", "kernel results", all_kernels),
     ("docs/results.md", "more results", results_page),
+    ("docs/training.md", "sizes", sizes),
 ]
 
 

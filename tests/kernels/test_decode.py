@@ -12,6 +12,7 @@ from focus_kernels import FocusError, KeyBuckets, attend_chunk, decode
 from .cases import Case
 from .test_stream import Feed, agree, cases, options
 
+pytestmark = pytest.mark.usefixtures("two_threads")
 LIMITS = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 3e-2, torch.float16: 4e-3}
 
 

@@ -11,6 +11,7 @@ from focus_kernels import KeyBuckets, attend_chunk, focus_attention
 
 from .cases import Case, random_groups
 
+pytestmark = pytest.mark.usefixtures("two_threads")
 ENGINES = ["cpu:sorted", "cpu:chunked", "eager:sorted", "eager:chunked"]
 
 

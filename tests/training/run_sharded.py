@@ -15,7 +15,7 @@ from torch.distributed.tensor import DTensor
 from focus_retrofit.training import Objective
 from focus_retrofit.training.trainer import share_gradients
 
-from .tiny import model, windows
+from .tiny import leave, model, windows
 
 
 def main() -> None:
@@ -42,8 +42,7 @@ def main() -> None:
         found = {name: p.grad for name, p in retrofitted.focus.named_parameters() if p.grad is not None}
         found |= dict(retrofitted.focus.named_buffers())
         save_file({name: x.contiguous().clone() for name, x in found.items()}, sys.argv[1])
-    torch.distributed.barrier()
-    torch.distributed.destroy_process_group()
+    leave()
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from transformers import TrainerCallback, TrainingArguments
 
 from focus_retrofit.training import FocusTrainer
 
-from .tiny import model, windows
+from .tiny import leave, model, windows
 
 
 class Die(TrainerCallback):
@@ -68,9 +68,7 @@ def main() -> None:
         if options.finetune:
             tensors.update({f"base.{n}": x for n, x in retrofitted.state_dict().items() if n != "lm_head.weight"})
         save_file({n: x.contiguous().clone() for n, x in tensors.items()}, options.output / "end.safetensors")
-    if torch.distributed.is_initialized():
-        torch.distributed.barrier()
-        torch.distributed.destroy_process_group()
+    leave()
 
 
 if __name__ == "__main__":
