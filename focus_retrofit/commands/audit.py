@@ -7,10 +7,10 @@ from typing import Any
 
 import click
 
-from .options import as_json, model_options
+from .options import Command, as_json, model_options
 
 
-@click.command("audit")
+@click.command("audit", cls=Command)
 @model_options
 @click.option("--text", help="A file or a text that comes along to audit with.  [default: the Python reference]")
 @click.option("--length", default=1024, show_default=True, help="Tokens of it.")

@@ -13,7 +13,7 @@ import click
 from focus_kernels.errors import FocusError
 
 from ..config import FocusConfig
-from .options import Function, as_json, chosen, config_file, model_options, options_of
+from .options import FOCUS, Command, Function, as_json, chosen, config_file, model_options, options_of
 
 if TYPE_CHECKING:
     from ..benchmark.rows import Row
@@ -37,14 +37,14 @@ def command() -> None:
     """Time Focus against the fastest full attention there is here; every speed is checked for exactness first."""
 
 
-@command.command("kernel")
+@command.command("kernel", cls=Command)
 @click.option("--heads", default="9/3", show_default=True, help="Query heads, or query/key heads.")
 @click.option("--head-size", default=64, show_default=True, type=click.IntRange(1))
 @click.option("--dtype", default="float32", show_default=True, type=click.Choice(["float32", "bfloat16", "float16"]))
 @click.option("--device", default="cpu", show_default=True)
 @shared
 @config_file
-@options_of(FocusConfig)
+@options_of(FocusConfig, FOCUS)
 def kernel(heads: str, head_size: int, dtype: str, device: str, **options: Any) -> None:
     """One attention layer, whole sequence."""
     parts = heads.split("/")
@@ -62,7 +62,7 @@ def kernel(heads: str, head_size: int, dtype: str, device: str, **options: Any) 
     measure(work, options)
 
 
-@command.command("prefill")
+@command.command("prefill", cls=Command)
 @model_options
 @shared
 def prefill(**options: Any) -> None:
@@ -74,7 +74,7 @@ def prefill(**options: Any) -> None:
     measure(lambda lengths, **rest: bench_prefill(model, tokenizer, lengths, **rest), options)
 
 
-@command.command("decode")
+@command.command("decode", cls=Command)
 @model_options
 @click.option("--new-tokens", default=32, show_default=True, type=click.IntRange(1), help="Tokens after each prompt.")
 @shared
@@ -87,7 +87,7 @@ def decode(new_tokens: int, **options: Any) -> None:
     measure(lambda lengths, **rest: bench_decode(model, tokenizer, lengths, new_tokens, **rest), options)
 
 
-@command.command("compare")
+@command.command("compare", cls=Command)
 @click.argument("first")
 @click.argument("second")
 @as_json

@@ -8,13 +8,13 @@ import click
 
 from focus_kernels.errors import FocusError
 
-from .options import model_options
+from .options import Command, model_options
 from .sampling import sampling, sampling_options
 
 HELP = "/base and /focus switch attention, /report shows what was computed, /new starts anew, /quit ends"
 
 
-@click.command("chat")
+@click.command("chat", cls=Command)
 @model_options
 @click.option("--system", help="What the model is told before the conversation.")
 @sampling_options

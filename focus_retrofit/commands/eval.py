@@ -8,10 +8,10 @@ from typing import Any
 
 import click
 
-from .options import as_json, model_options
+from .options import Command, as_json, model_options
 
 
-@click.command("eval")
+@click.command("eval", cls=Command)
 @model_options
 @click.argument("text")
 @click.option("--methods", default="full,window,random,strided,focus,soft", show_default=True,

@@ -8,10 +8,10 @@ from typing import Any
 
 import click
 
-from .options import as_json, model_options
+from .options import Command, as_json, model_options
 
 
-@click.command("export")
+@click.command("export", cls=Command)
 @model_options
 @click.argument("output", type=click.Path(file_okay=False))
 @click.option("--with-base", is_flag=True, help="The base model and its tokenizer too, as safetensors.")

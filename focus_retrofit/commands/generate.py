@@ -11,11 +11,11 @@ import click
 
 from focus_kernels.errors import FocusError
 
-from .options import as_json, model_options
+from .options import Command, as_json, model_options
 from .sampling import sampling, sampling_options
 
 
-@click.command("generate")
+@click.command("generate", cls=Command)
 @model_options
 @click.argument("prompt", required=False)
 @click.option("--prompt-file", type=click.Path(), help="Read the prompt from a file; '-' is standard input.")

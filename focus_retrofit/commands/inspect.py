@@ -8,13 +8,13 @@ from typing import Any
 
 import click
 
-from .options import as_json, model_options
+from .options import Command, as_json, model_options
 
 COLOURS = ("blue", "yellow", "green", "magenta", "cyan", "red", "bright_blue", "bright_yellow", "bright_green",
            "bright_magenta", "bright_cyan", "bright_red")  # fmt: skip
 
 
-@click.command("inspect")
+@click.command("inspect", cls=Command)
 @model_options
 @click.argument("text")
 @click.option("--length", default=512, show_default=True, type=click.IntRange(1), help="First tokens to look at.")

@@ -19,6 +19,29 @@ from ..config import FocusConfig
 
 Function = Callable[..., Any]
 
+
+class Placed(click.Option):
+    """An option with a place of its own in the help."""
+
+    def __init__(self, *words: Any, section: str, **options: Any):
+        super().__init__(*words, **options)
+        self.section = section
+
+
+class Command(click.Command):
+    """Help in sections: what a command is about comes first, what it shares with others after it."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        sections: dict[str, list[tuple[str, str]]] = {"Options": []}
+        for parameter in self.get_params(ctx):
+            line = parameter.get_help_record(ctx) if isinstance(parameter, click.Option) else None
+            if line is not None:
+                sections.setdefault(getattr(parameter, "section", "Options"), []).append(line)
+        for name, lines in sections.items():
+            with formatter.section(name):
+                formatter.write_dl(lines)
+
+
 as_json = click.option("--json", "as_json", is_flag=True, help="Print the results as JSON, and nothing else.")
 
 
@@ -62,17 +85,18 @@ config_file = click.option(
 )
 
 
-def options_of(kind: Any) -> Callable[[Function], Function]:
+def options_of(kind: Any, section: str) -> Callable[[Function], Function]:
     """An option for every field of a configuration: --name value, or --name/--no-name."""
+    place: dict[str, Any] = {"cls": Placed, "section": section}
 
     def decorate(function: Function) -> Function:
         for field in reversed(fields(kind)):
             name = "--" + field.name.replace("_", "-")
             text = field.metadata["help"] + f"  [default: {field.default}]"
             if isinstance(field.default, bool):
-                function = click.option(f"{name}/--no-{name[2:]}", default=None, help=text)(function)
+                function = click.option(f"{name}/--no-{name[2:]}", default=None, help=text, **place)(function)
             else:
-                function = click.option(name, metavar="VALUE", help=text)(function)
+                function = click.option(name, metavar="VALUE", help=text, **place)(function)
         return function
 
     return decorate
@@ -99,6 +123,10 @@ def _value(text: str) -> Any:
         return text
 
 
+FOCUS = "Focus attention"
+_BASE: dict[str, Any] = {"cls": Placed, "section": "Base model"}
+
+
 def base_options(function: Function) -> Function:
     """Which base model, and how to hold it."""
     for decorate in reversed(
@@ -110,10 +138,11 @@ def base_options(function: Function) -> Function:
                 default="float32",
                 show_default=True,
                 help="Of the base model.",
+                **_BASE,
             ),
-            click.option("--device-map", help="How to lay the model out over devices: auto, cuda, ..."),
-            click.option("--load-in-4bit", is_flag=True, help="Quantise the base model (bitsandbytes)."),
-            click.option("--trust-remote-code", is_flag=True, help="Run code that comes with a model on the hub."),
+            click.option("--device-map", help="How to lay the model out over devices: auto, cuda, ...", **_BASE),
+            click.option("--load-in-4bit", is_flag=True, help="Quantise the base model (bitsandbytes).", **_BASE),
+            click.option("--trust-remote-code", is_flag=True, help="Run a hub model's own code.", **_BASE),
         )
     ):
         function = decorate(function)
@@ -134,7 +163,7 @@ def model_options(function: Function) -> Function:
             ),
             click.option("--backend", default="auto", show_default=True, help="Of attention; see `bench kernel`."),
             config_file,
-            options_of(FocusConfig),
+            options_of(FocusConfig, FOCUS),
         )
     ):
         function = decorate(function)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .options import as_json, config_file
+from .options import Command, as_json, config_file
 
 if TYPE_CHECKING:
     from ..plan import Plan, Way
@@ -18,7 +18,7 @@ WIDTH = 125  # columns of a table, where the terminal has fewer or there is none
 PARTS = ("weights", "adapter", "activations", "attention", "logits", "reserve")
 
 
-@click.command("plan")
+@click.command("plan", cls=Command)
 @click.option("--model", required=True, help="A known model (llama-2-7b, ...), a directory, or a name on the hub.")
 @click.option("--gpus", default=1, show_default=True, help="Number of GPUs.")
 @click.option("--gpu", default=None, help="Kind of GPU, such as h100-80 or rtx4090-24.  [default: a100-80]")

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import click
 
-from .options import as_json, config_file, printing
+from .options import Command, as_json, config_file, printing
 
 
-@click.command("quickstart")
+@click.command("quickstart", cls=Command)
 @click.option(
     "--output", default="runs/quickstart", show_default=True, help="Folder of the run; called again, goes on."
 )

@@ -10,10 +10,10 @@ import click
 
 from ..config import FocusConfig
 from ..training.options import TrainConfig
-from .options import as_json, base_options, chosen, config_file, options_of, printing
+from .options import FOCUS, Command, as_json, base_options, chosen, config_file, options_of, printing
 
 
-@click.command("train")
+@click.command("train", cls=Command)
 @base_options
 @click.argument("data")
 @click.option("--output", required=True, help="Folder of the run; called again, it resumes.")
@@ -23,8 +23,8 @@ from .options import as_json, base_options, chosen, config_file, options_of, pri
 @click.option("--streaming", is_flag=True, help="Read DATA while training; needs --held-out to evaluate.")
 @click.option("--only", help="Stop after this stage: prepare, train or finetune.")
 @config_file
-@options_of(TrainConfig)
-@options_of(FocusConfig)
+@options_of(TrainConfig, "Training")
+@options_of(FocusConfig, FOCUS)
 @as_json
 def command(data: str, output: str, held_out: str | None, as_json: bool, **options: Any) -> None:
     """Train Focus routers for MODEL (a packaged name, a .gguf file, a directory or a name on the hub) on DATA (a file,
