@@ -26,13 +26,14 @@ class Size:
     fit_steps: int
     windows: int  # to evaluate on
     methods: str
+    audited: int  # tokens
     kernel: tuple[int, ...]  # lengths to time
     prefill: tuple[int, ...]
     new_tokens: int
 
 
-WHOLE = Size(24, 400, 8, "full,window,random,focus,focus:2", (1024, 4096, 16384), (1024, 4096, 8192), 40)
-FAST = Size(6, 150, 3, "full,window,focus", (1024, 4096, 16384), (1024, 4096), 24)
+WHOLE = Size(10, 300, 6, "full,window,random,focus,focus:2", 1024, (1024, 4096, 16384), (1024, 4096), 40)
+FAST = Size(3, 100, 2, "full,window,focus", 384, (1024, 4096), (2048,), 16)
 
 
 class Quickstart:
@@ -136,7 +137,7 @@ class Quickstart:
     def audit(self) -> dict[str, Any]:
         from .audit import audit
 
-        found = audit(self.model, self.held[0])
+        found = audit(self.model, self.held[0][: self.size.audited])
         failed = [check.name for check in found.checks if check.holds is False]
         self.note("  everything holds" if found.holds else f"  NOT holding: {', '.join(failed)}")
         return found.to_dict()
@@ -161,8 +162,8 @@ class Quickstart:
         model, text = self.model, self.model.config.get_text_config(decoder=True)
         heads = (text.num_attention_heads, getattr(text, "num_key_value_heads", None) or text.num_attention_heads)
         size = getattr(text, "head_dim", None) or text.hidden_size // heads[0]
-        rows = bench_kernel(self.size.kernel, model.focus.config, heads=heads, head_size=size)
-        rows += bench_prefill(model, self.tokenizer, self.size.prefill)
+        rows = bench_kernel(self.size.kernel, model.focus.config, heads=heads, head_size=size, repeats=2)
+        rows += bench_prefill(model, self.tokenizer, self.size.prefill, repeats=1)
         for row in rows:
             self.note(f"  {row['part']} at {row['tokens']:,} tokens: {row['speedup']:.2f} times full attention's speed")
         return rows

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tarfile
 import zipfile
 from pathlib import Path
@@ -46,11 +47,16 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def installed(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder that holds the wheel's packages and commands, and nothing else."""
-    target = tmp_path_factory.mktemp("installed")
+    """A clean environment with the wheel in it, and what it depends on taken from this one."""
+    place = tmp_path_factory.mktemp("installed") / "venv"
+    run(sys.executable, "-m", "venv", "--without-pip", place, cwd=place.parent)
     (wheel,) = built.glob("*.whl")
-    run(sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", target, wheel, cwd=target)
-    return target
+    python = place / "bin" / "python"
+    run(sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-deps", wheel, cwd=place)
+    # its packages, not its .pth files: the editable install of this environment stays out
+    (site,) = place.glob("lib/python*/site-packages")
+    (site / "dependencies.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")
+    return place
 
 
 def names_of_the_wheel(built: Path) -> set[str]:
@@ -101,13 +107,14 @@ found = find_adapter(adapter.name)
 assert FocusConfig.from_dict(describe_adapter(found)["config"]).num_groups == 4
 assert (found / CARD).is_file()
 """
-    where = run(sys.executable, "-c", code, cwd=tmp_path, PYTHONPATH=str(installed)).split()
-    assert where == [str(installed), str(installed)]
+    where = run(installed / "bin" / "python", "-c", code, cwd=tmp_path).split()
+    (site,) = installed.glob("lib/python*/site-packages")
+    assert where == [str(site), str(site)]
 
 
 def test_an_installed_command_runs(installed: Path, tmp_path: Path) -> None:
-    command = next(path for path in (installed / "bin").iterdir() if path.stem == "focus-retrofit")
-    shown = run(command, "--help", cwd=tmp_path, PYTHONPATH=str(installed))
+    command = installed / "bin" / "focus-retrofit"
+    shown = run(command, "--help", cwd=tmp_path)
     assert "quickstart" in shown and "Retrofit frozen causal language models" in shown
-    planned = run(command, "plan", "--model", "gpt2", "--json", cwd=tmp_path, PYTHONPATH=str(installed))
+    planned = run(command, "plan", "--model", "gpt2", "--json", cwd=tmp_path)
     assert '"recommended"' in planned

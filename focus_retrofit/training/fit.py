@@ -20,7 +20,7 @@ from ..balance import fit_potentials
 from ..config import FocusConfig
 from ..controller import Focus
 from ..router import Router
-from .mass import Weighed, gains, lost_mass, masses, sensitivities
+from .mass import Weighed, gains, lost_of, masses, sensitivities
 from .objectives import divergence, shifted
 from .options import WEIGHTS
 from .warm import read
@@ -69,16 +69,16 @@ def fit_router(
     optimizer = torch.optim.Adam([router.projection, router.centroids], lr=lr)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda n: min(1, (n + 1) / 10) * (1 - n / steps) ** 0.5)
     training, recent = router.training, 0.0
+    device = router.projection.device
     unit = torch.stack([weight.float().abs().sum((1, 2)).mean() for _, weight, _ in shown]).mean().clamp_min(1e-20)
+    unit = unit.to(device)
+    ready = [(hidden.to(device).float(), _both(weight.to(device)), real) for hidden, weight, real in shown]
     router.train()
     with torch.enable_grad():
-        for number in _order(len(shown), steps, generator):
+        for number in _order(len(ready), steps, generator):
             router.begin()
-            hidden, weight, real = shown[number]
-            hidden = hidden.to(router.projection.device).float()
-            soft = router.logits(hidden, real).softmax(-1)
-            part = (slice(0, weight.shape[1]), weight.to(soft.device))
-            loss = lost_mass(soft, iter([part]), unit.to(soft.device))
+            hidden, both, real = ready[number]
+            loss = lost_of(router.logits(hidden, real).softmax(-1), both, unit)
             optimizer.zero_grad()
             (loss + balance * router.unevenness(hidden, real)).backward()
             optimizer.step()
@@ -89,10 +89,16 @@ def fit_router(
     router.train(training)
     if router.config.balance == "potentials":
         with torch.no_grad():
-            scores = [(router.scores(hidden.float()), real) for hidden, _, real in shown]
+            scores = [(router.scores(hidden), real) for hidden, _, real in ready]
             known = torch.cat([x.flatten(0, 1) if real is None else x[real.to(x.device)] for x, real in scores])
             router.potentials.copy_(fit_potentials(known, router.potentials))
     return recent
+
+
+def _both(weight: Tensor) -> Tensor:
+    """W + W' [B, T, T], in full precision: made once, read in every step."""
+    weight = weight.float()
+    return weight + weight.mT
 
 
 def _order(count: int, steps: int, generator: torch.Generator) -> Iterator[int]:
@@ -168,11 +174,11 @@ def _rounds(focus: Any, batches: list[dict[str, Tensor]], memory: float) -> Iter
     each = sum(2 * rows * tokens * (tokens + width) for rows, tokens in shapes)
     if not each:
         raise FocusError("the calibration text is empty: give batches with input_ids")
-    many = int(memory // each)
-    if not many:
+    many = int(memory // each) - 2  # the layer that is fitted is held in full precision too
+    if many < 1:
         raise FocusError(
-            f"one layer's weights over this text take {each / 1e9:.1f} GB, memory is {memory / 1e9:.1f} GB: use less "
-            "or shorter text, or the trainer's objective 'mass', which keeps nothing"
+            f"one layer's weights over this text take {3 * each / 1e9:.1f} GB, memory is {memory / 1e9:.1f} GB: use "
+            "less or shorter text, or the trainer's objective 'mass', which keeps nothing"
         )
     layers = focus.layer_indices
     for start in range(0, len(layers), many):

@@ -93,9 +93,9 @@ class _Pull:
         return self.slope[:, :, :, some] @ self.value.mT - self.delta[:, :, :, some]
 
 
-def lost_mass(soft: Tensor, parts: Weighed, unit: Tensor | None = None) -> Tensor:
+def lost_mass(soft: Tensor, parts: Weighed) -> Tensor:
     """1 - the share of a row's weights that stays within groups, mean over rows, for soft assignments [B, T, K]; of all
-    of them, whatever their sign, or of a `unit` that texts have in common.
+    of them, whatever their sign.
 
     kept = sum_ij w_ij g_i.g_j / sum_ij |w_ij| is bilinear: its gradient needs (W + W') g, not the pairs themselves.
     """
@@ -107,6 +107,17 @@ def lost_mass(soft: Tensor, parts: Weighed, unit: Tensor | None = None) -> Tenso
         kept, total = kept + (read * now[:, some]).sum((1, 2)), total + weight.abs().sum((1, 2))
         slope[:, some] += read
         slope += weight.mT @ now[:, some]
-    total = total.clamp_min(1e-20) if unit is None else unit
+    return _lost(soft, slope, kept, total.clamp_min(1e-20))
+
+
+def lost_of(soft: Tensor, both: Tensor, unit: Tensor) -> Tensor:
+    """The same of whole matrices W + W' [B, T, T], as a share of a `unit` that texts have in common."""
+    now = soft.detach()
+    slope = (now.mT @ both).mT
+    return _lost(soft, slope, (slope * now).sum((1, 2)) / 2, unit)
+
+
+def _lost(soft: Tensor, slope: Tensor, kept: Tensor, total: Tensor) -> Tensor:
+    """1 - kept / total by value, (W + W') g by gradient."""
     through = (soft * slope).sum((1, 2)) / total
     return (1 - kept / total - (through - through.detach())).mean()

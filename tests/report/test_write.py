@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import re
@@ -59,6 +60,13 @@ def test_a_report_has_all_sections_and_plots(report: Path, results: dict[str, An
     for name in ("quality", "speed", "balance", "kept"):
         assert (report.parent / "plots" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
     assert sorted(path.name for path in report.parent.iterdir()) == ["plots", "report.html"]
+
+
+def test_checks_hold_fail_or_do_not_apply(tmp_path: Path, results: dict[str, Any]) -> None:
+    checks = copy.deepcopy(results["audit"]["checks"])
+    checks[1]["holds"] = False
+    source = write_report({**results, "audit": {"holds": False, "checks": checks}}, tmp_path).read_text()
+    assert [source.count(word) for word in ("✓ holds", "✗ fails", "does not apply")] == [3, 1, 1]
 
 
 def test_the_page_fetches_nothing(report: Path) -> None:

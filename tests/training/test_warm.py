@@ -116,7 +116,7 @@ def test_a_router_finds_planted_groups():
 @pytest.mark.parametrize("weights", ["mass", "gain"])
 def test_less_memory_reads_the_text_more_often_and_ends_the_same(weights):
     found = []
-    for memory in (8e9, 1e5):
+    for memory in (8e9, 3e5):
         retrofitted = model()
         fit_routers(retrofitted, batches(), weights=weights, steps=5, memory=memory)
         found.append(retrofitted.focus.tensors())
