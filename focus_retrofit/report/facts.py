@@ -94,7 +94,7 @@ def balance_words(layers: list[Row], num_groups: int) -> str:
     even = 1 / max(num_groups, 1)
     verdict = "no group dominates" if share < 2 * even else f"group {group} dominates layer {layer}"
     return (
-        f"The largest group is group {group} of layer {layer}, with {percent(share)} of the tokens; "
+        f"In the text below, the largest group is group {group} of layer {layer}, with {percent(share)} of the tokens; "
         f"even groups would hold {percent(even)} each: {verdict}."
     )
 
@@ -168,14 +168,13 @@ def _speed(timed: list[Curve]) -> dict[str, str] | None:
 def _largest(results: Row, rows: list[Row]) -> dict[str, str] | None:
     share = (headline_row(rows) or {}).get("largest_group")
     inspection = results.get("inspection") or {}
+    of = "of the held-out tokens"
     if share is None:
-        share = (largest_group(layers_of(results)) or (None,))[0]
+        share, of = (largest_group(layers_of(results)) or (None,))[0], "of the text's tokens"
     if share is None:
         return None
     groups = (results.get("config") or {}).get("num_groups") or inspection.get("num_groups")
-    return _card(
-        "Largest group", percent(share), f"of the tokens; even is {percent(1 / groups)}" if groups else "of the tokens"
-    )
+    return _card("Largest group", percent(share), f"{of}; even is {percent(1 / groups)}" if groups else of)
 
 
 def _leak(results: Row) -> dict[str, str] | None:
