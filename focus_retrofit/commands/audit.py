@@ -24,10 +24,12 @@ def command(
     texts and k = K equal the base, attention and cache are exact. Exit code 0: all holds; 1: not."""
     from ..audit import audit
     from .load import load_focused
-    from .texts import first_window
+    from .texts import first_window, read_texts
 
+    source = text or "reference"
+    documents = read_texts(source)
     model, tokenizer = load_focused(options)
-    found = audit(model, first_window(text or "reference", tokenizer, length), largest_group=largest_group)
+    found = audit(model, first_window(documents, source, tokenizer, length), largest_group=largest_group)
     if as_json:
         click.echo(json.dumps(found.to_dict(), indent=2))
     else:

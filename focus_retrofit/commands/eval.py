@@ -32,14 +32,15 @@ def command(
     from ..evaluation.methods import compare
     from ..record import Record, model_facts
     from .load import load_focused
-    from .texts import windows_of
+    from .texts import read_texts, windows_of
 
     wanted = parse_methods(methods)
     asked = {**options, "text": text, "length": length, "windows": windows}
     record = Record(Path(output) if output else None, {name: x for name, x in asked.items() if x not in (None, False)})
     load = {name: options.pop(name) for name in ("column", "split")}
+    documents = read_texts(text, **load)
     model, tokenizer = load_focused(options)
-    cut = windows_of(text, tokenizer, length, windows or None, **load)
+    cut = windows_of(documents, text, tokenizer, length, windows or None)
     record.update(model=model_facts(model), config=model.focus.config.to_dict(), tokens=length, counted=len(cut))
     record.update(versions=versions(), machine=machine_facts())
     rows: dict[str, Any] = record.setdefault("rows", {})

@@ -28,10 +28,11 @@ def command(text: str, length: int, layer: int | None, html: str | None, as_json
 
     from ..inspection import inspect_text
     from .load import load_focused
-    from .texts import first_window
+    from .texts import first_window, read_texts
 
+    documents = read_texts(text)
     model, tokenizer = load_focused(options)
-    found = inspect_text(model, tokenizer, first_window(text, tokenizer, length))
+    found = inspect_text(model, tokenizer, first_window(documents, text, tokenizer, length))
     indices = [one["layer"] for one in found["layers"]]
     layer = indices[len(indices) // 2] if layer is None else layer
     if layer not in indices:

@@ -17,7 +17,8 @@ from ..training.data import Stream, Windows, load_texts
 
 
 def read_texts(source: str, **load: Any) -> Iterable[str]:
-    """Documents of a source; of a text that comes along, its held-out part; '-' is standard input."""
+    """Documents of a source; of a text that comes along, its held-out part; '-' is standard input. Commands ask for
+    them before they load a model: a mistake shows at once."""
     if source == "-":
         return [sys.stdin.read()]
     if source in TEXTS and not Path(source).exists():
@@ -25,17 +26,17 @@ def read_texts(source: str, **load: Any) -> Iterable[str]:
     return load_texts(source, **load)
 
 
-def windows_of(source: str, tokenizer: Any, length: int, count: int | None, **load: Any) -> list[Tensor]:
+def windows_of(texts: Iterable[str], source: str, tokenizer: Any, length: int, count: int | None) -> list[Tensor]:
     """`count` windows [length] spread evenly over a source's running text, or all of them."""
-    windows = Windows(Stream(read_texts(source, **load), tokenizer, length, apart=False), f"text {source!r}")
+    windows = Windows(Stream(texts, tokenizer, length, apart=False), f"text {source!r}")
     step = max(len(windows) / (count or len(windows)), 1.0)
     return [windows[int(n * step)]["input_ids"] for n in range(min(count or len(windows), len(windows)))]
 
 
-def first_window(source: str, tokenizer: Any, length: int) -> Tensor:
+def first_window(texts: Iterable[str], source: str, tokenizer: Any, length: int) -> Tensor:
     """The first tokens [length] of a source's running text, or what there is."""
     ids: list[int] = []
-    for text in read_texts(source):
+    for text in texts:
         ids += tokenizer(text, verbose=False).input_ids
         if len(ids) >= length:
             break

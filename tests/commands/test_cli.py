@@ -39,6 +39,9 @@ def test_every_command_is_listed_with_what_it_does():
         (["eval"], "Missing argument 'MODEL'"),
         (["eval", "no/such/model", "reference"], "no model 'no/such/model'"),
         (["eval", "smollm2-135m", "reference", "--methods", "full,best"], "method 'best' is not known"),
+        (["eval", "smollm2-135m", "no/such/text.txt"], "no data 'no/such/text.txt'"),
+        (["inspect", "smollm2-135m", "no/such/text.txt"], "no data 'no/such/text.txt'"),
+        (["audit", "smollm2-135m", "--text", "no/such/text.txt"], "no data 'no/such/text.txt'"),
         (["generate", "smollm2-135m"], "give the prompt either"),
         (["generate", "smollm2-135m", "x", "--top-k", "0"], "top_k is 0"),
         (
