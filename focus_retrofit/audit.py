@@ -44,7 +44,8 @@ class Audit:
 def audit(model: Any, ids: Tensor, *, largest_group: float | None = None) -> Audit:
     """Check a retrofitted model on a text [T], several windows long.
 
-    largest_group: share of the tokens that one group may hold in a layer, by default 1.6 times an even share.
+    largest_group: share of the tokens that one group may hold in a layer, by default twice an even share: a text is less even than
+    many together.
     """
     focus = getattr(model, "focus", None)
     if focus is None:
@@ -57,7 +58,7 @@ def audit(model: Any, ids: Tensor, *, largest_group: float | None = None) -> Aud
         )
     ids = ids.to(model.device)[None]
     even = 1 / focus.config.num_groups
-    limit = min(1.0, 1.6 * even) if largest_group is None else largest_group
+    limit = min(1.0, 2 * even) if largest_group is None else largest_group
     checks: list[Callable[[], Check]] = [
         lambda: _tensors(focus),
         lambda: _frozen(model),
