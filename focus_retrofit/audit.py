@@ -44,8 +44,8 @@ class Audit:
 def audit(model: Any, ids: Tensor, *, largest_group: float | None = None) -> Audit:
     """Check a retrofitted model on a text [T], several windows long.
 
-    largest_group: share of the tokens that one group may hold in a layer, by default twice an even share: a text is less even than
-    many together.
+    largest_group: share of the tokens that one group may hold in a layer, by default twice an even share: one text is
+    less even than many together.
     """
     focus = getattr(model, "focus", None)
     if focus is None:
