@@ -78,6 +78,7 @@ class Quickstart:
     def load(self, waiting: list[str]) -> None:
         """The model, with the adapter where that is trained already; the texts; and what a reader wants to know."""
         from .benchmark import machine_facts, versions
+        from .evaluation.texts import windows_of
         from .models import load_pretrained
         from .surgery import load_adapter, retrofit
         from .training import Stream, Windows
@@ -91,9 +92,7 @@ class Quickstart:
         else:
             load_adapter(self.model, str(self.output / "adapter"))
         self.training = Windows(Stream(training, self.tokenizer, TOKENS, apart=False), "training text")
-        whole = Windows(Stream(held, self.tokenizer, TOKENS, apart=False), "held-out text")
-        step = max(len(whole) / self.size.windows, 1.0)
-        self.held = [whole[int(n * step)]["input_ids"] for n in range(min(self.size.windows, len(whole)))]
+        self.held = windows_of(held, "held-out text", self.tokenizer, TOKENS, self.size.windows)
         facts = model_facts(self.model)
         self.record.update(
             title=f"{facts['name']} on {_title(self.data)}",

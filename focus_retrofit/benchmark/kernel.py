@@ -64,10 +64,8 @@ def _row(layer: Layer, repeats: int, note: Note) -> Row:
     times = {}
     for full in found:
         if full is not focus:
-            name = NAMES[full["method"]] + (
-                ", sampled" if full["sampled"] else ""
-            )  # long ones: see the kernels' README
-            times[FULL + name] = full["all_seconds"]
+            sampled = ", sampled" if full["sampled"] else ""  # long ones: see the kernels' README
+            times[FULL + NAMES[full["method"]] + sampled] = full["all_seconds"]
     return make_row(
         "kernel",
         layer.tokens,

@@ -30,9 +30,10 @@ def command(
     from ..benchmark import machine_facts, versions
     from ..evaluation import evaluate, parse_methods
     from ..evaluation.methods import compare
+    from ..evaluation.texts import windows_of
     from ..record import Record, model_facts
     from .load import load_focused
-    from .texts import read_texts, windows_of
+    from .texts import read_texts
 
     wanted = parse_methods(methods)
     asked = {**options, "text": text, "length": length, "windows": windows}
@@ -40,7 +41,7 @@ def command(
     load = {name: options.pop(name) for name in ("column", "split")}
     documents = read_texts(text, **load)
     model, tokenizer = load_focused(options)
-    cut = windows_of(documents, text, tokenizer, length, windows or None)
+    cut = windows_of(documents, f"text {text!r}", tokenizer, length, windows or None)
     record.update(model=model_facts(model), config=model.focus.config.to_dict(), tokens=length, counted=len(cut))
     record.update(versions=versions(), machine=machine_facts())
     rows: dict[str, Any] = record.setdefault("rows", {})

@@ -1,4 +1,4 @@
-"""Texts that commands are given: files, what comes along by name, or standard input; cut into windows."""
+"""Texts that commands are given: files, what comes along by name, or standard input."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 from focus_kernels import FocusError
 
 from ..evaluation.texts import TEXTS, split
-from ..training.data import Stream, Windows, load_texts
+from ..training.data import load_texts
 
 
 def read_texts(source: str, **load: Any) -> Iterable[str]:
@@ -24,13 +24,6 @@ def read_texts(source: str, **load: Any) -> Iterable[str]:
     if source in TEXTS and not Path(source).exists():
         return split(source)[1]
     return load_texts(source, **load)
-
-
-def windows_of(texts: Iterable[str], source: str, tokenizer: Any, length: int, count: int | None) -> list[Tensor]:
-    """`count` windows [length] spread evenly over a source's running text, or all of them."""
-    windows = Windows(Stream(texts, tokenizer, length, apart=False), f"text {source!r}")
-    step = max(len(windows) / (count or len(windows)), 1.0)
-    return [windows[int(n * step)]["input_ids"] for n in range(min(count or len(windows), len(windows)))]
 
 
 def first_window(texts: Iterable[str], source: str, tokenizer: Any, length: int) -> Tensor:

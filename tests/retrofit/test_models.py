@@ -78,6 +78,9 @@ def test_smollm2(smollm2, tmp_path):
         model.focus.balance(ids[:, :512])
         found[name] = perplexity(model, ids)
         density = max(line.density for line in model.focus.report().layers)
+        if name == "k=1":
+            with model.focus.disabled():
+                assert perplexity(model, ids) == full
         model.focus.unload()
         assert density < 0.8
     assert full < found["k=2"] < found["k=1"] < found["no sinks"]
