@@ -109,6 +109,8 @@ def attend(
     after = None
     if focus.watch is not None:
         after = focus.watch(Seen(layer.index, hidden, query, key, value, routed, options))
+    if focus.rival is not None:
+        return attend_otherwise(layer, Seen(layer.index, hidden, query, key, value, routed, options), cache), None
     if focus.mode == "soft":
         note(f"soft ({focus.config.gate} gate)")
         out = soft_attention(query, key, value, routed, focus, dropout=dropout, **options)
@@ -139,6 +141,16 @@ def attend(
     if after is not None:
         after(out)
     return out, None
+
+
+def attend_otherwise(layer: Layer, seen: Seen, cache: Any) -> Tensor:
+    """By the rule of a rival -> [B, T, Hq, Dv]."""
+    focus = layer.focus
+    if cache is not None:
+        raise FocusError(f"{focus.rival.name} keeps no cache: pass use_cache=False")
+    out, layer.stats.pairs = focus.rival(seen, len(focus.layer_indices))
+    layer.stats.routing = focus.rival.name
+    return out.transpose(1, 2)
 
 
 def to_one_dtype(*tensors: Tensor) -> tuple[Tensor, ...]:

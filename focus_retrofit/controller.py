@@ -37,6 +37,8 @@ class Focus(Adjunct):
         self.name = "default"  # of the adapter at work
         self.shelf: dict[str, Shelved] = {}  # the others
         self.watch: Callable[[Any], Any] | None = None  # is shown what each layer is given, an attention.Seen
+        self.rival: Any = None  # a rivals.Rival that attends instead
+        self.rivals: dict[Any, Any] = {}  # methods that have learned, by name: see evaluation.prepare
         self._mode = "hard"
         self._model = ref(model)
         self._layers: list[Layer] = []

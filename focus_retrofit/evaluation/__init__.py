@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .methods import METHODS, attending, evaluate, parse_methods
+from .methods import METHODS, Method, attending, evaluate, label, parse_methods, prepare
 from .perplexity import perplexity
 
-__all__ = ["METHODS", "attending", "evaluate", "parse_methods", "perplexity"]
+__all__ = ["METHODS", "Method", "attending", "evaluate", "label", "parse_methods", "perplexity", "prepare"]

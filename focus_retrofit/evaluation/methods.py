@@ -1,120 +1,199 @@
-"""Ways to attend, by name, and a model's perplexity with each on the same windows."""
+"""Ways to attend, by name: Focus, groups that know nothing, and rivals; and a model's perplexity with each."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
+from tqdm.auto import tqdm
 
 from focus_kernels import FocusError
 
-from .baselines import own_groups, probing, random_groups, routed, strided_groups
-from .perplexity import perplexity
+from ..rivals import RIVALS, FineTuning, LoRA
+from .baselines import probing, random_groups, routed, strided_groups
+from .perplexity import Cell, read_window, summarise
 
 METHODS = {
     "full": "full attention, the base model",
-    "window": "window and sinks only",
-    "random": "random groups",
-    "strided": "strided groups (position modulo K)",
     "focus": "Focus as served",
     "soft": "Focus through the soft training gate (dense)",
+    "random": "random groups",
+    "strided": "strided groups (position modulo K)",
+    **{name: rival.what for name, rival in RIVALS.items()},
+    "lora": "LoRA, all pairs ('lora:4@1e-4': rank and learning rate)",
+    "finetune": "full fine-tuning, all pairs ('finetune@1e-5': learning rate)",
 }
-KINDS = {"full": "full", "window": "baseline", "random": "baseline", "strided": "baseline"}
+RATES = {"lora": 3e-4, "finetune": 1e-5}  # unless said otherwise
+PLAIN = ("full", "window", "finetune")  # no number after these
+Row = dict[str, Any]
 
 
-def parse_methods(text: str) -> list[tuple[str, int | None]]:
-    """'full,focus,focus:2' -> [('full', None), ('focus', None), ('focus', 2)]; the number is k."""
+class Method(NamedTuple):
+    """What 'focus:2' and 'lora:4@1e-4' say."""
+
+    name: str
+    number: int | None = None  # k, or a rank
+    rate: float | None = None
+
+    def __str__(self) -> str:
+        number = "" if self.number is None else f":{self.number}"
+        return self.name + number + ("" if self.rate is None else f"@{self.rate:g}")
+
+    @property
+    def kind(self) -> str:
+        """'full', 'focus', 'weights', or 'baseline': any other way to attend."""
+        kinds = {"full": "full", "focus": "focus", "soft": "focus", "lora": "weights", "finetune": "weights"}
+        return kinds.get(self.name, "baseline")
+
+    @property
+    def learns(self) -> bool:
+        return self.name in RATES or (self.name in RIVALS and RIVALS[self.name].learns)
+
+
+def parse_methods(text: str) -> list[Method]:
+    """'full,focus,focus:2' -> three methods; the number is k, or LoRA's rank."""
     found = []
     for part in text.split(","):
-        match = re.fullmatch(r"\s*([a-z]+)(?::([1-9][0-9]*))?\s*", part)
-        if match is None or match[1] not in METHODS or (match[2] and match[1] in ("full", "window")):
+        match = re.fullmatch(r"\s*([a-z0-9]+)(?::([1-9][0-9]*))?(?:@([0-9.e-]+))?\s*", part)
+        if match is None or match[1] not in METHODS or (match[2] and match[1] in PLAIN) or not _rate_fits(match):
             raise FocusError(
                 f"method {part.strip()!r} is not known; choose from {', '.join(METHODS)}, with ':2' for two groups per "
-                "query where there are groups"
+                "query, or as many pairs; LoRA takes a rank ('lora:4'), and a learning rate ('lora:4@1e-4')"
             )
-        found.append((match[1], int(match[2]) if match[2] else None))
+        found.append(Method(match[1], int(match[2]) if match[2] else None, float(match[3]) if match[3] else None))
     return found
 
 
+def _rate_fits(match: re.Match[str]) -> bool:
+    if match[3] is None:
+        return True
+    try:
+        return match[1] in RATES and float(match[3]) > 0
+    except ValueError:
+        return False
+
+
 @contextmanager
-def attending(model: Any, method: str, k: int | None = None) -> Iterator[None]:
-    """Inside, a retrofitted model attends by another method; what it was is restored."""
-    focus = model.focus
-    config, before = focus.config, (focus.config.num_groups, focus.config.top_k, focus.mode, focus.backend)
-    if k is not None and k > config.num_groups:
-        raise FocusError(f"{method}:{k} asks for {k} groups per query; there are {config.num_groups}")
+def attending(
+    model: Any, method: str, number: int | None = None, rate: float | None = None, *, seed: int = 0
+) -> Iterator[None]:
+    """Inside, a retrofitted model attends by another method; what it was is restored. `seed` draws random groups."""
+    focus, wanted = model.focus, Method(method, number, rate)
+    config, before = focus.config, (focus.config.top_k, focus.mode)
+    if number is not None and number > config.num_groups and method != "lora":
+        raise FocusError(f"{wanted} asks for {number} groups per query; there are {config.num_groups}")
     with ExitStack() as stack:
         try:
-            if k is not None:
-                config.top_k = k
             if method == "full":
                 stack.enter_context(focus.disabled())
-            elif method == "window":
-                # a group per token is thousands of tiny lists to the fast engines: the dense reference has none
-                config.top_k, focus.backend = 1, "reference"
-                stack.enter_context(routed(model, _alone(config)))
-            elif method in ("random", "strided"):
-                groups = random_groups() if method == "random" else strided_groups
-                stack.enter_context(routed(model, probing(groups, config.top_k)))
+            elif method in RIVALS or method in RATES:
+                stack.enter_context(rival_of(model, wanted).applied(model))
+            else:
+                config.top_k = number or config.top_k
+                if method in ("random", "strided"):
+                    groups = random_groups(seed) if method == "random" else strided_groups
+                    stack.enter_context(routed(model, probing(groups, config.top_k)))
             focus.mode = "soft" if method == "soft" else "hard"
             yield
         finally:
-            config.num_groups, config.top_k, focus.mode, focus.backend = before
+            config.top_k, focus.mode = before
 
 
-def _alone(config: Any) -> Callable[[Tensor], Tensor]:
-    """Every token in a group of its own, of which there are then as many as tokens."""
+def rival_of(model: Any, method: Method) -> Any:
+    """A rival at the budget of this model's Focus; one that learns must have been prepared."""
+    focus = model.focus
+    if method in focus.rivals:
+        return focus.rivals[method]
+    if method.learns:
+        raise FocusError(f"{method} learns from training text: `focus-retrofit compare`, or prepare(model, ...), first")
+    return make_rival(model, method)
 
-    def groups(logits: Tensor) -> Tensor:
-        config.num_groups = max(config.num_groups, logits.shape[1])
-        return own_groups(logits)
 
-    return groups
+def make_rival(model: Any, method: Method, steps: int = 0) -> Any:
+    config = model.focus.config
+    if method.name in RATES:
+        rate = method.rate or RATES[method.name]
+        return FineTuning(rate, steps) if method.name == "finetune" else LoRA(rate, steps, rank=method.number or 4)
+    share = (method.number or config.top_k) / config.num_groups
+    return RIVALS[method.name](share, config.window, config.sinks)
+
+
+def prepare(model: Any, methods: Iterable[Method], windows: list[Tensor], steps: int = 60) -> None:
+    """Let those of the methods learn that do, and have not yet, from windows of training text [T]; `steps` of weights,
+    gates and clusters see each window once."""
+    for method in methods:
+        if method.learns and method not in model.focus.rivals:
+            rival = make_rival(model, method, steps)
+            rival.prepare(model, windows)
+            model.focus.rivals[method] = rival
 
 
 def evaluate(
     model: Any,
     windows: Sequence[Tensor],
-    methods: Iterable[tuple[str, int | None]],
-    on_row: Callable[[dict[str, Any]], None] = lambda row: None,
-) -> list[dict[str, Any]]:
-    """A row per method: perplexity with its standard error, density, and the change against full attention where that
-    is among the methods, with the standard error of that difference, window by window."""
-    rows: list[dict[str, Any]] = []
-    for method, k in methods:
-        with attending(model, method, k):
-            name = label(method, model.focus.config.top_k if method != "window" else None)
-            row = {"method": name, "kind": KINDS.get(method, "focus"), **perplexity(model, windows, name)}
-        if method == "soft":
-            row["density"] = row["distant"] = 1.0  # dense, gated
-        if method in ("full", "window"):
-            row.pop("largest_group", None)
-        rows.append(row)
-        on_row(row)
+    methods: Iterable[Method],
+    on_row: Callable[[Row], None] = lambda row: None,
+    *,
+    scored: int | None = None,
+    cells: dict[str, list[Cell]] | None = None,
+    on_cell: Callable[[], None] = lambda: None,
+) -> list[Row]:
+    """A row per method: perplexity with its standard error, density, seconds, and the change against full attention
+    where that is among the methods, paired window by window.
+
+    Methods take turns on each window, so that their times compare. `cells` holds what was read before, by method, and
+    what is read now; `on_cell` is called after each.
+    """
+    methods = [Method(*method) for method in methods]
+    cells = {} if cells is None else cells
+    bar = tqdm(total=len(windows) * len(methods), unit=" windows", leave=False)
+    with bar:
+        for number, window in enumerate(windows):
+            for method in methods:
+                done = cells.setdefault(str(method), [])
+                if len(done) <= number:
+                    bar.set_description(str(method))
+                    with attending(model, *method, seed=number):
+                        done.append(read_window(model, window, scored))
+                    on_cell()
+                bar.update()
+    rows = []
+    for method in methods:
+        name = label(*method, top_k=model.focus.config.top_k)
+        rows.append({"method": name, "kind": method.kind, **summarise(cells[str(method)])})
+        if method.name == "soft":
+            rows[-1]["density"] = rows[-1]["distant"] = 1.0  # dense, gated
     compare(rows)
+    for row in rows:
+        on_row(row)
     return rows
 
 
-def label(method: str, k: int | None) -> str:
-    """How a method is called in tables."""
-    names = {"full": "full attention", "window": METHODS["window"], "soft": "Focus, soft", "focus": "Focus"}
-    name = names.get(method, f"{method} groups")
-    return name if method in ("full", "soft") or k is None else f"{name}, k = {k}"
+def label(name: str, number: int | None = None, rate: float | None = None, *, top_k: int | None = None) -> str:
+    """How a method is called in tables; `top_k` is what is meant without a number."""
+    if name in RATES:
+        rate = rate or RATES[name]
+        return str(FineTuning(rate, 0) if name == "finetune" else LoRA(rate, 0, rank=number or 4))
+    names = {"full": "full attention", "window": "window and sinks only", "soft": "Focus, soft", "focus": "Focus"}
+    names |= {"wide": "wide window", "longformer": "Longformer", "moba": "MoBA blocks", "seer": "SeerAttention blocks"}
+    names |= {"sparq": "SparQ", "h2o": "H2O", "routing": "k-means clusters"}
+    shown, k = names.get(name, f"{name} groups"), number or top_k
+    return shown if k is None or name in ("full", "soft", "window") else f"{shown}, k = {k}"
 
 
-def compare(rows: list[dict[str, Any]]) -> None:
-    """Adds to each row how its perplexity differs from full attention's on the same windows, paired."""
-    import torch
-
+def compare(rows: list[Row]) -> None:
+    """Adds to each row how its perplexity differs from full attention's on the same windows, paired, and its speed."""
     full = next((row for row in rows if row["kind"] == "full"), None)
     if full is None:
         return
     for row in rows:
-        difference = torch.tensor(row["losses"]) - torch.tensor(full["losses"])
+        difference = torch.tensor(row["losses"], dtype=torch.float64) - torch.tensor(full["losses"])
         row["over_full"] = float(difference.mean().exp() - 1)
         row["over_full_error"] = (
             float(difference.std() / len(difference) ** 0.5 * difference.mean().exp()) if len(difference) > 1 else None
         )
+        row["speed"] = full["seconds"] / row["seconds"]

@@ -58,11 +58,15 @@ def split(name: str) -> tuple[list[str], list[str]]:
     return ["\n\n".join(p for p in text.split("\n\n") if not known & set(_lines(p))) for text in rest], held
 
 
-def windows_of(texts: Iterable[str], what: str, tokenizer: Any, length: int, count: int | None) -> list[Tensor]:
-    """`count` windows [length] spread evenly over running text, or all of them; `what` names the text."""
-    windows = Windows(Stream(texts, tokenizer, length, apart=False), what)
+def windows_of(
+    texts: Iterable[str], what: str, tokenizer: Any, length: int, count: int | None, apart: int | None = None
+) -> list[Tensor]:
+    """`count` windows [length] spread evenly over running text, or all of them; `what` names the text. Windows begin
+    `apart` tokens from each other, side by side unless said otherwise."""
+    running = Windows(Stream(texts, tokenizer, length, apart=False), what).tokens.flatten().long()
+    windows = running.unfold(0, length, apart or length)
     step = max(len(windows) / (count or len(windows)), 1.0)
-    return [windows[int(n * step)]["input_ids"] for n in range(min(count or len(windows), len(windows)))]
+    return [windows[int(n * step)].clone() for n in range(min(count or len(windows), len(windows)))]
 
 
 def _lines(text: str) -> list[str]:

@@ -1,0 +1,99 @@
+"""A gate that learned which blocks full attention looks at: SeerAttention (Gao et al., 2024).
+
+Queries are not pooled: a pooled query would know of later tokens of its block. Blocks of keys are, by mean, largest and
+smallest; the gate learns, layer by layer, the largest attention that full attention has in each block.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import log_softmax
+from tqdm.auto import tqdm
+
+from focus_kernels import FocusError
+
+from .base import Text
+from .blocks import Blocks
+from .reading import read_layers
+
+WIDTH = 32  # of the gate
+STEPS = 20  # of Adam for each window in each layer
+RATE = 2e-3
+
+
+class Gate(nn.Module):
+    """One layer's: a map of queries per head, one of pooled keys per head of keys."""
+
+    def __init__(self, heads: int, groups: int, size: int):
+        super().__init__()
+        self.query = nn.Parameter(torch.randn(heads, size, WIDTH) * size**-0.5)
+        self.key = nn.Parameter(torch.randn(groups, 3 * size, WIDTH) * (3 * size) ** -0.5)
+
+    def forward(self, text: Text, size: int, sinks: int) -> Tensor:
+        """[Hq, n, blocks]"""
+        count = max(text.tokens - sinks, 0) // size
+        keys = text.key.float()[:, sinks : sinks + count * size].unflatten(1, (count, size))
+        pooled = torch.cat([keys.mean(2), keys.amax(2), keys.amin(2)], -1) @ self.key  # [Hkv, blocks, WIDTH]
+        return text.query.float() @ self.query @ pooled.repeat_interleave(text.repeat, 0).transpose(1, 2) * WIDTH**-0.5
+
+
+@dataclass
+class Seer(Blocks):
+    name = "seer"
+    what = "blocks by a learned gate"
+    learns = True
+    gates: dict[int, Gate] = field(default_factory=dict)
+
+    @property
+    def parameters(self) -> int:
+        return sum(p.numel() for gate in self.gates.values() for p in gate.parameters())
+
+    def scores(self, text: Text, size: int) -> Tensor:
+        if text.layer not in self.gates:
+            raise FocusError(f"the gate of layer {text.layer} has learned nothing: call prepare() with training text")
+        return self.gates[text.layer](text, size, self.sinks)
+
+    def prepare(self, model: Any, windows: list[Tensor]) -> None:
+        optimizers: dict[int, torch.optim.Optimizer] = {}
+
+        def look(text: Text) -> None:
+            if text.layer not in self.gates:
+                shape = text.query.shape[0], text.key.shape[0], text.query.shape[2]
+                self.gates[text.layer] = Gate(*shape).to(text.query.device)
+                optimizers[text.layer] = torch.optim.Adam(self.gates[text.layer].parameters(), RATE)
+            self._learn(text, optimizers[text.layer])
+
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            read_layers(model, tqdm(windows, desc=self.what, unit=" windows", leave=False), look)
+        for gate in self.gates.values():
+            gate.requires_grad_(False)
+
+    @torch.enable_grad()
+    def _learn(self, text: Text, optimizer: torch.optim.Optimizer) -> None:
+        size, gate = self.block(text), self.gates[text.layer]
+        target, allowed = self._wanted(text, size)
+        rows = allowed.sum(-1) > 1  # nothing to choose before
+        if not bool(rows.any()):
+            return
+        for _ in range(STEPS):
+            scores = gate(text, size, self.sinks).masked_fill(~allowed, -1e9)[:, rows]
+            loss = -(target[:, rows] * log_softmax(scores, -1)).sum(-1).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+    @torch.no_grad()
+    def _wanted(self, text: Text, size: int) -> tuple[Tensor, Tensor]:
+        """[Hq, n, blocks], rows summing to 1: the largest attention within each block; and what may be chosen."""
+        weights = text.logits().masked_fill(text.distance() < 0, float("-inf")).softmax(-1)
+        count = max(text.tokens - self.sinks, 0) // size
+        largest = weights[..., self.sinks : self.sinks + count * size].unflatten(2, (count, size)).amax(-1)
+        ends = torch.arange(1, count + 1, device=weights.device) * size + self.sinks
+        allowed = ends <= torch.arange(text.tokens, device=weights.device)[:, None] - self.window
+        largest = largest.masked_fill(~allowed, 0.0)
+        return largest / largest.sum(-1, keepdim=True).clamp_min(1e-20), allowed
