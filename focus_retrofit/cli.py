@@ -15,6 +15,7 @@ COMMANDS = {
     "quickstart": "Retrofit, train, measure and report on a small real model.",
     "train": "Train Focus routers for a model on a text.",
     "eval": "Perplexity of full attention, Focus and what knows less, on the same text.",
+    "compare": "Focus beside its rivals: perplexity, benchmarks, retrieval, pairs and time.",
     "generate": "Continue a prompt, token by token; --compare shows the base model beside it.",
     "chat": "Talk with a model, with Focus or without.",
     "bench": "Time attention, prefill and decoding against full attention.",

@@ -80,12 +80,12 @@ class Quickstart:
     def load(self, waiting: list[str]) -> None:
         """The model, with the adapter where that is trained already; the texts; and what a reader wants to know."""
         from .benchmark import machine_facts, versions
-        from .evaluation.texts import windows_of
+        from .evaluation.texts import documents, windows_of
         from .models import load_pretrained
         from .surgery import load_adapter, retrofit
         from .training import Stream, Windows
 
-        training, held = _documents(self.data)
+        training, held = documents(self.data)
         self.note(f"loading {self.name}")
         self.model: Any
         self.model, self.tokenizer = load_pretrained(self.name)
@@ -168,16 +168,6 @@ class Quickstart:
         for row in rows:
             self.note(f"  {row['part']} at {row['tokens']:,} tokens: {row['speedup']:.2f} times full attention's speed")
         return rows
-
-
-def _documents(data: str) -> tuple[Any, Any]:
-    """(training, held-out) documents of a text that comes along, or of a file or folder."""
-    from .evaluation.texts import TEXTS, split
-    from .training import hold_out, load_texts
-
-    if data in TEXTS and not Path(data).exists():
-        return split(data)
-    return hold_out(load_texts(data))
 
 
 def _title(data: str) -> str:

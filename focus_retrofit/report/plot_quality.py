@@ -15,6 +15,7 @@ Row = dict[str, Any]
 
 
 def draw(rows: list[Row], narrow: bool) -> Any:
+    """A method whose sparsity is only a mask has no speed to show."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -24,13 +25,14 @@ def draw(rows: list[Row], narrow: bool) -> Any:
     FigureCanvasAgg(figure)
     shape = (len(keys), 1) if narrow else (1, len(keys))
     axes = figure.subplots(*shape, sharey=not narrow, squeeze=False).flatten()
+    shown = {"density": rows, "speed": [row for row in rows if row.get("engine") != "dense mask"]}
     for axis, key in zip(axes, keys, strict=True):
-        _points(axis, rows, key)
-        _by_density(axis) if key == "density" else _by_speed(axis, rows)
+        _points(axis, shown[key], key)
+        _by_density(axis) if key == "density" else _by_speed(axis, shown[key])
         if axis is axes[0] or narrow:
             axis.set_ylabel("perplexity (lower is better)")
     for axis, key in zip(axes, keys, strict=True):  # once all limits are known
-        _names(axis, rows, key, 26 if narrow or len(keys) > 1 else 40)
+        _names(axis, shown[key], key, 26 if narrow or len(keys) > 1 else 40)
     return figure
 
 

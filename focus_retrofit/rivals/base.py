@@ -72,6 +72,13 @@ class Rival:
     def prepare(self, model: Any, windows: list[Tensor]) -> None:
         """Learn from training text."""
 
+    def state(self) -> dict[str, Tensor]:
+        """What was learned, to be saved."""
+        return {}
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        """Put back what `state` gave."""
+
     @contextmanager
     def applied(self, model: Any) -> Iterator[None]:
         """Inside, the layers that Focus took attend like this."""
@@ -109,8 +116,8 @@ class Rival:
         out = query.new_zeros(*query.shape[:3], value.shape[3])
         pairs = torch.zeros(3, dtype=torch.float64)
         for row, place in documents(seen.routed.layout.documents, query.shape[0], query.shape[2]):
-            parts = [x[row][:, place] for x in (query, key, value)]
-            found, visible = self.attend(Text(seen.index, layers, *parts, scale=seen.options["scale"]))
+            q, k, v = (x[row][:, place] for x in (query, key, value))
+            found, visible = self.attend(Text(seen.index, layers, q, k, v, seen.options["scale"]))
             out[row, :, place] = found.to(out.dtype)
             n, beyond = found.shape[1], max(found.shape[1] - self.window - 1, 0)
             causal = n * (n + 1) / 2

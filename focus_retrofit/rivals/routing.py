@@ -64,6 +64,12 @@ class Routing(Rival):
 
         read_layers(model, tqdm(windows, desc=self.what, unit=" windows", leave=False), look)
 
+    def state(self) -> dict[str, Tensor]:
+        return {str(layer): centroids.contiguous() for layer, centroids in self.centroids.items()}
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        self.centroids = {int(layer): centroids for layer, centroids in state.items()}
+
     def _update(self, text: Text) -> None:
         """Centroids move towards the mean of the queries and keys that they hold."""
         centroids = self.centroids[text.layer]

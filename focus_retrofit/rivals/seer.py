@@ -48,10 +48,6 @@ class Seer(Blocks):
     learns = True
     gates: dict[int, Gate] = field(default_factory=dict)
 
-    @property
-    def parameters(self) -> int:
-        return sum(p.numel() for gate in self.gates.values() for p in gate.parameters())
-
     def scores(self, text: Text, size: int) -> Tensor:
         if text.layer not in self.gates:
             raise FocusError(f"the gate of layer {text.layer} has learned nothing: call prepare() with training text")
@@ -72,6 +68,15 @@ class Seer(Blocks):
             read_layers(model, tqdm(windows, desc=self.what, unit=" windows", leave=False), look)
         for gate in self.gates.values():
             gate.requires_grad_(False)
+
+    def state(self) -> dict[str, Tensor]:
+        return {f"{layer}.{name}": x for layer, gate in self.gates.items() for name, x in gate.state_dict().items()}
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        for layer in sorted({int(name.partition(".")[0]) for name in state}):
+            query, key = state[f"{layer}.query"], state[f"{layer}.key"]
+            self.gates[layer] = Gate(len(query), len(key), query.shape[1]).requires_grad_(False)
+            self.gates[layer].load_state_dict({"query": query, "key": key})
 
     @torch.enable_grad()
     def _learn(self, text: Text, optimizer: torch.optim.Optimizer) -> None:

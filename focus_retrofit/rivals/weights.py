@@ -26,7 +26,6 @@ class Trained:
     learns: ClassVar[bool] = True
     engine: ClassVar[str] = "full"
     tensors: dict[str, Tensor] = field(default_factory=dict)  # what training made
-    parameters: int = 0
 
     @contextmanager
     def trained_in(self, model: Any) -> Iterator[dict[str, Any]]:
@@ -40,7 +39,6 @@ class Trained:
             raise FocusError(f"{type(self).__name__} needs training text: 0 windows are given")
         training = model.training
         with model.focus.disabled(), self.trained_in(model) as parameters:
-            self.parameters = sum(p.numel() for p in parameters.values())
             optimizer = torch.optim.AdamW(parameters.values(), self.rate, weight_decay=0.0)
             schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, self.steps)
             model.train()
@@ -54,6 +52,12 @@ class Trained:
                     schedule.step()
             self.tensors = {name: p.detach().clone() for name, p in parameters.items()}
             model.train(training)
+
+    def state(self) -> dict[str, Tensor]:
+        return self.tensors
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        self.tensors = state
 
     @contextmanager
     def applied(self, model: Any) -> Iterator[None]:

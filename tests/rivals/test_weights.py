@@ -39,11 +39,10 @@ def test_they_learn_and_leave_nothing_behind(model, texts):
     assert [name for name, _ in model.named_modules()] == modules
     assert all(torch.equal(p, before[name]) for name, p in model.named_parameters())
     assert not hasattr(model, "peft_config")
-    rival = model.focus.rivals[METHODS[0]]
     config = model.config
     size = config.hidden_size // config.num_attention_heads
     both = 2 * config.hidden_size + size * (config.num_attention_heads + config.num_key_value_heads)
-    assert rival.parameters == 2 * both * config.num_hidden_layers
+    assert lora["parameters"] == 2 * both * config.num_hidden_layers
 
 
 def test_untrained_weights_are_refused(model, texts):
@@ -59,3 +58,17 @@ def test_untrained_weights_are_refused(model, texts):
 def test_rates_belong_to_what_is_trained(text):
     with pytest.raises(FocusError, match="is not known"):
         parse_methods(text)
+
+
+def test_what_was_learned_is_kept_and_taken_from_there(tmp_path, texts):
+    pytest.importorskip("peft", reason="LoRA comes in the package peft")
+    methods = parse_methods("lora:2,seer,routing")
+    first, second = make_model(), make_model()
+    prepare(first, methods, texts, steps=2, folder=tmp_path)
+    prepare(second, methods, [], steps=2, folder=tmp_path)  # no text to learn from again
+    for method in methods:
+        logits = []
+        for model in (first, second):
+            with torch.inference_mode(), attending(model, *method):
+                logits.append(model(texts[0][None], use_cache=False).logits)
+        assert torch.equal(*logits)
