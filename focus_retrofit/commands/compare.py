@@ -12,25 +12,10 @@ import click
 
 from focus_kernels.errors import FocusError
 
+from .lists import names, numbers
 from .options import Command, as_json, model_options, printing
 
 METHODS = "full,focus,focus:2,window,wide,longformer,random,strided,routing,moba,seer,sparq,h2o,lora:4,finetune"
-
-
-def numbers(kind: type) -> Any:
-    """A callback for lists like '1024,4096'."""
-
-    def read(ctx: click.Context, option: click.Parameter, text: str) -> tuple[Any, ...]:
-        try:
-            return tuple(kind(part) for part in text.split(","))
-        except ValueError:
-            raise click.BadParameter(f"{text!r} is not a list like {option.default}") from None
-
-    return read
-
-
-def names(ctx: click.Context, option: click.Parameter, text: str | None) -> tuple[str, ...]:
-    return tuple(part.strip() for part in text.split(",") if part.strip()) if text else ()
 
 
 @click.command("compare", cls=Command)
@@ -45,10 +30,10 @@ def names(ctx: click.Context, option: click.Parameter, text: str | None) -> tupl
 @click.option("--windows", default=6, show_default=True, help="Windows of each text and length.")
 @click.option("--train-windows", default=24, show_default=True, help="For the methods that learn.")
 @click.option("--steps", default=60, show_default=True, help="Of LoRA and full fine-tuning, a window each.")
-@click.option("--tasks", callback=names, help="Benchmarks: hellaswag, arc_easy, piqa, lambada, or tasks of lm-eval.")
+@click.option("--tasks", callback=names, help="Benchmarks: focus_hellaswag, focus_piqa, ... (see eval --help).")
 @click.option("--shots", default=0, show_default=True, help="Solved examples before each item.")
 @click.option("--items", default=50, show_default=True, help="Of each benchmark.")
-@click.option("--retrieval", callback=names, help="passkey, needle, manyshot, copying, induction.")
+@click.option("--retrieval", callback=names, help="passkey, needle, manyshot, copy, induction.")
 @click.option("--retrieval-lengths", default="1024", callback=numbers(int), show_default=True)
 @click.option("--depths", default="0.1,0.5,0.9", callback=numbers(float), show_default=True)
 @click.option("--retrieval-items", default=4, show_default=True, help="Of each length and depth.")

@@ -35,6 +35,59 @@ def test_eval_compares_on_the_same_windows(small, tmp_path):
     assert "windows 3 -> 2" in other.output
 
 
+def test_eval_slides_and_tells_positions_apart(small):
+    words = [
+        "eval",
+        *small.model,
+        small.text,
+        "--length",
+        64,
+        "--stride",
+        16,
+        "--windows",
+        0,
+        "--methods",
+        "full,focus",
+    ]
+    found = data(call(*words, "--json"))
+    assert found["counted"] > 20  # they overlap: there are some 1,200 letters
+    full = found["rows"][0]
+    scored = [part is not None for part in full["by_position"]]
+    assert scored == [False] * 6 + [True] * 2
+    done = call(*words, "--by-position")
+    assert "up to a position" in done.stdout
+    assert call(*words[:-4], "--stride", 64).exit_code == 2
+
+
+def test_eval_finds_what_is_hidden(small, tmp_path):
+    words = [
+        "--retrieval",
+        "induction",
+        "--lengths",
+        "48,64",
+        "--depths",
+        "0,1",
+        "--items",
+        2,
+        "--methods",
+        "full,focus",
+    ]
+    output = tmp_path / "found.json"
+    found = data(call("eval", *small.model, *words, "--output", output, "--json"))
+    assert [row["method"] for row in found["rows"]] == ["full attention", "Focus, k = 1"]
+    assert all(row["items"] == 8 for row in found["rows"])
+    assert (tmp_path / "found-induction.png").stat().st_size > 5000
+    shown = call("eval", *small.model, *words, "--output", output)  # nothing is run again
+    assert "induction, 8 items" in shown.stdout
+
+
+def test_eval_measures_one_thing(small):
+    for words in ([], [small.text, "--retrieval", "passkey"]):
+        done = call("eval", *small.model, *words)
+        assert done.exit_code == 2
+        assert "evaluate on one thing" in done.output
+
+
 def test_eval_prints_a_table(small):
     done = call("eval", *small.model, small.text, *FEW, "--windows", 2, "--methods", "full,focus")
     assert done.exit_code == 0, done.output
