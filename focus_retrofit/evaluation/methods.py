@@ -19,13 +19,12 @@ from ..rivals import RIVALS, FineTuning, LoRA
 from .baselines import probing, random_groups, routed, strided_groups
 from .perplexity import Cell, read_window, summarise
 
-METHODS = {
+METHODS = {  # beside the rivals
     "full": "full attention, the base model",
     "focus": "Focus as served",
     "soft": "Focus through the soft training gate (dense)",
     "random": "random groups",
     "strided": "strided groups (position modulo K)",
-    **{name: rival.what for name, rival in RIVALS.items()},
     "lora": "LoRA, all pairs ('lora:4@1e-4': rank and learning rate)",
     "finetune": "full fine-tuning, all pairs ('finetune@1e-5': learning rate)",
 }
@@ -58,12 +57,12 @@ class Method(NamedTuple):
 
 def parse_methods(text: str) -> list[Method]:
     """'full,focus,focus:2' -> three methods; the number is k, or LoRA's rank."""
-    found = []
+    found, known = [], [*METHODS, *RIVALS]
     for part in text.split(","):
         match = re.fullmatch(r"\s*([a-z0-9]+)(?::([1-9][0-9]*))?(?:@([0-9.e-]+))?\s*", part)
-        if match is None or match[1] not in METHODS or (match[2] and match[1] in PLAIN) or not _rate_fits(match):
+        if match is None or match[1] not in known or (match[2] and match[1] in PLAIN) or not _rate_fits(match):
             raise FocusError(
-                f"method {part.strip()!r} is not known; choose from {', '.join(METHODS)}, with ':2' for two groups per "
+                f"method {part.strip()!r} is not known; choose from {', '.join(known)}, with ':2' for two groups per "
                 "query, or as many pairs; LoRA takes a rank ('lora:4'), and a learning rate ('lora:4@1e-4')"
             )
         found.append(Method(match[1], int(match[2]) if match[2] else None, float(match[3]) if match[3] else None))
@@ -204,10 +203,9 @@ def label(name: str, number: int | None = None, rate: float | None = None, *, to
     if name in RATES:
         rate = rate or RATES[name]
         return str(FineTuning(rate, 0) if name == "finetune" else LoRA(rate, 0, rank=number or 4))
-    names = {"full": "full attention", "window": "window and sinks only", "soft": "Focus, soft", "focus": "Focus"}
-    names |= {"wide": "wide window", "longformer": "Longformer", "moba": "MoBA blocks", "seer": "SeerAttention blocks"}
-    names |= {"sparq": "SparQ", "h2o": "H2O", "routing": "k-means clusters"}
-    shown, k = names.get(name, f"{name} groups"), number or top_k
+    titles = {"full": "full attention", "soft": "Focus, soft", "focus": "Focus"}
+    titles |= {rival.name: rival.title for rival in RIVALS.values()}
+    shown, k = titles.get(name, f"{name} groups"), number or top_k
     return shown if k is None or name in ("full", "soft", "window") else f"{shown}, k = {k}"
 
 

@@ -64,7 +64,8 @@ class Rival:
     share: float  # of its distant keys that a query may see: the k / K of Focus
     window: int
     sinks: int
-    name: ClassVar[str]
+    name: ClassVar[str]  # on the command line
+    title: ClassVar[str]  # in tables
     what: ClassVar[str]
     learns: ClassVar[bool] = False  # from training text, in `prepare`
     engine: ClassVar[str] = "dense mask"  # a mask saves no time: such a rival is judged by its pairs alone

@@ -14,6 +14,7 @@ from .base import Rival, Text, budgets
 @dataclass
 class H2O(Rival):
     name = "h2o"
+    title = "H2O"
     what = "keys that drew most attention so far (decoding)"
 
     def chosen(self, text: Text) -> Tensor:

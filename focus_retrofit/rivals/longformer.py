@@ -19,6 +19,7 @@ class Longformer(Rival):
     """Over all layers as many pairs as Focus computes."""
 
     name = "longformer"
+    title = "Longformer"
     what = "widening windows, two heads dilated, global first tokens"
 
     def width(self, text: Text) -> int:

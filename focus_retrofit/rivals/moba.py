@@ -15,6 +15,7 @@ class MoBA(Blocks):
     """Reads a mean key per block for each query beside the pairs it computes."""
 
     name = "moba"
+    title = "MoBA blocks"
     what = "blocks by their mean key"
 
     def scores(self, text: Text, size: int) -> Tensor:

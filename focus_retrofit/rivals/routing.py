@@ -28,6 +28,7 @@ class Routing(Rival):
     """As many clusters for each head as the budget asks for: 1 / share."""
 
     name = "routing"
+    title = "k-means clusters"
     what = "clusters by online k-means"
     learns = True
     centroids: dict[int, Tensor] = field(default_factory=dict)  # [Hq, clusters, D]

@@ -44,6 +44,7 @@ class Gate(nn.Module):
 @dataclass
 class Seer(Blocks):
     name = "seer"
+    title = "SeerAttention blocks"
     what = "blocks by a learned gate"
     learns = True
     gates: dict[int, Gate] = field(default_factory=dict)

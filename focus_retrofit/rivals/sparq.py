@@ -16,6 +16,7 @@ PART = 8  # an eighth of a key's components is read for the guess
 @dataclass
 class SparQ(Rival):
     name = "sparq"
+    title = "SparQ"
     what = "keys by approximate logits (decoding)"
 
     def chosen(self, text: Text) -> Tensor:

@@ -17,6 +17,7 @@ class Window(Rival):
     """The window that Focus has, so that its groups are all that is missing."""
 
     name = "window"
+    title = "window and sinks only"
     what = "window and sinks only"
     engine = "blocks"
 
@@ -38,6 +39,7 @@ class Wide(Window):
     """The strongest form of the same: a window so wide that it holds as many pairs as Focus computes."""
 
     name = "wide"
+    title = "wide window"
     what = "a wider window and sinks, as many pairs as Focus"
 
     def width(self, text: Text) -> int:

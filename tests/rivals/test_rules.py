@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import pytest
 import torch
 
 from focus_kernels import FocusError
-from focus_retrofit.evaluation import attending, parse_methods, prepare
-from focus_retrofit.rivals import RIVALS, Text, seer, sparq
+from focus_retrofit.evaluation import attending, evaluate, parse_methods, prepare
+from focus_retrofit.rivals import RIVALS, Rival, Text, seer, sparq
 from focus_retrofit.rivals.reading import read_layers
 from focus_retrofit.rivals.window import band_pairs, width_for
 from tests.training.tiny import model as make_model
@@ -181,3 +183,19 @@ def test_approximate_logits_find_the_largest(model, monkeypatch):
     guessed = float((real * one.visible(given)).sum())
     monkeypatch.setattr(sparq, "PART", 1)
     assert float((real * one.visible(given)).sum()) > guessed
+
+
+def test_a_method_of_ones_own(model, monkeypatch):
+    @dataclass
+    class EveryOther(Rival):
+        name = "everyother"
+        title = "every other key"
+        what = "every second key"
+
+        def chosen(self, text):
+            return (text.distance() % 2 == 0)[None]
+
+    monkeypatch.setitem(RIVALS, "everyother", EveryOther)
+    (row,) = evaluate(model, [torch.arange(T) % 26 + 1], parse_methods("everyother"))
+    assert row["method"] == "every other key, k = 1"
+    assert row["distant"] == pytest.approx(0.5, abs=0.05)
