@@ -32,8 +32,8 @@ class Size:
     new_tokens: int
 
 
-WHOLE = Size(10, 300, 5, "full,window,random,focus,focus:2", 768, (1024, 4096, 16384), (1024, 4096), 40)
-FAST = Size(3, 100, 2, "full,window,focus", 384, (1024, 4096), (2048,), 16)
+WHOLE = Size(13, 300, 5, "full,window,random,focus,focus:2", 768, (1024, 4096, 16384), (1024, 4096), 40)
+FAST = Size(2, 60, 2, "full,window,focus", 256, (1024, 4096), (1024,), 16)
 
 
 class Quickstart:

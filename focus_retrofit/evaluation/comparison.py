@@ -152,7 +152,7 @@ def table(record: Record, methods: Sequence[Method]) -> list[Row]:
                 value, change = found["value"], found.get("over_full")
                 row[f"{found['task']}{shots}"] = f"{value:.1%}" + ("" if change is None else f" ({change:+.1%})")
         for found in record.get("retrieved", []):
-            if found["method"] in (name, label(*method)):
+            if found["method"] == name:
                 row[found["task"]] = f"{found['accuracy']:.0%}"
         rows.append(row)
     return rows
