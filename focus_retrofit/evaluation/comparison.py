@@ -194,8 +194,6 @@ def written(record: Record, methods: Sequence[Method], folder: Path) -> list[Pat
     from ..report.plot_quality import draw
 
     rows = next(iter(record["perplexity"].values()))["rows"]
-    figure = draw(rows, narrow=False)
     files.append(folder / "pareto.png")
-    figure.set_size_inches(11, 6)
-    figure.savefig(files[-1], dpi=150)
+    draw(rows, narrow=False, many=True).savefig(files[-1], dpi=150)
     return files

@@ -14,20 +14,24 @@ _STYLES = {"full": ("ink", "s"), "focus": ("focus", "o"), "weights": ("soft", "^
 Row = dict[str, Any]
 
 
-def draw(rows: list[Row], narrow: bool) -> Any:
-    """A method whose sparsity is only a mask has no speed to show."""
+def draw(rows: list[Row], narrow: bool, many: bool = False) -> Any:
+    """A method whose sparsity is only a mask has no speed to show. `many` rows get a larger figure, and a dotted line
+    along what nothing else beats in both respects."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     keys = ["density", "speed"] if all(row.get("speed") for row in rows) else ["density"]
     size = (3.7, 4.3 * len(keys)) if narrow else (7.6, 4.1 if len(keys) == 1 else 4.4)
-    figure = Figure(figsize=size, layout="constrained")
+    figure = Figure(figsize=(11, 6.5) if many else size, layout="constrained")
     FigureCanvasAgg(figure)
     shape = (len(keys), 1) if narrow else (1, len(keys))
     axes = figure.subplots(*shape, sharey=not narrow, squeeze=False).flatten()
     shown = {"density": rows, "speed": [row for row in rows if row.get("engine") != "dense mask"]}
     for axis, key in zip(axes, keys, strict=True):
         _points(axis, shown[key], key)
+        if many:
+            best = zip(*frontier(shown[key], key), strict=True)
+            axis.step(*best, where="post", color=light("other"), lw=1, ls=(0, (1, 2)), zorder=2)
         _by_density(axis) if key == "density" else _by_speed(axis, shown[key])
         if axis is axes[0] or narrow:
             axis.set_ylabel("perplexity (lower is better)")
@@ -51,6 +55,16 @@ def _points(axis: Any, rows: list[Row], key: str) -> None:
     own = _own(rows, key)
     axis.plot([x for x, _ in own], [y for _, y in own], color=light("focus"), lw=1.4, zorder=3)
     axis.margins(y=0.12)
+
+
+def frontier(rows: list[Row], key: str) -> list[tuple[float, float]]:
+    """(density or speed, perplexity) of the rows that no other row beats in both, from the cheapest on."""
+    better = -1 if key == "speed" else 1
+    found: list[tuple[float, float]] = []
+    for x, y in sorted(((row[key], row["perplexity"]) for row in rows), key=lambda at: (better * at[0], at[1])):
+        if not found or y < found[-1][1]:
+            found.append((x, y))
+    return found
 
 
 def _by_density(axis: Any) -> None:

@@ -166,3 +166,13 @@ def test_an_inspection_that_cannot_be_shown_is_refused(change: dict[str, Any], s
     inspection = {k: v for k, v in (sample.inspection(50, 1) | change).items() if v is not None}
     with pytest.raises(FocusError, match=said):
         write_inspection(inspection, tmp_path / "page.html", "A text")
+
+
+def test_nothing_beats_what_is_on_the_frontier():
+    from focus_retrofit.report.plot_quality import frontier
+
+    rows = [
+        {"density": x, "speed": 1 / x, "perplexity": y} for x, y in [(1.0, 8.0), (0.5, 9.0), (0.4, 8.5), (0.2, 11.0)]
+    ]
+    assert frontier(rows, "density") == [(0.2, 11.0), (0.4, 8.5), (1.0, 8.0)]
+    assert frontier(rows, "speed") == [(5.0, 11.0), (2.5, 8.5), (1.0, 8.0)]
