@@ -33,12 +33,17 @@ class Gate(nn.Module):
         self.query = nn.Parameter(torch.randn(heads, size, WIDTH) * size**-0.5)
         self.key = nn.Parameter(torch.randn(groups, 3 * size, WIDTH) * (3 * size) ** -0.5)
 
-    def forward(self, text: Text, size: int, sinks: int) -> Tensor:
-        """[Hq, n, blocks]"""
-        count = max(text.tokens - sinks, 0) // size
-        keys = text.key.float()[:, sinks : sinks + count * size].unflatten(1, (count, size))
-        pooled = torch.cat([keys.mean(2), keys.amax(2), keys.amin(2)], -1) @ self.key  # [Hkv, blocks, WIDTH]
-        return text.query.float() @ self.query @ pooled.repeat_interleave(text.repeat, 0).transpose(1, 2) * WIDTH**-0.5
+    def forward(self, query: Tensor, pooled: Tensor) -> Tensor:
+        """query [Hq, n, D], pooled [Hkv, blocks, 3 D] -> [Hq, n, blocks]"""
+        keys = (pooled @ self.key).repeat_interleave(len(query) // len(pooled), 0)
+        return query @ (self.query @ keys.transpose(1, 2)) * WIDTH**-0.5
+
+
+def pool(text: Text, size: int, sinks: int) -> Tensor:
+    """[Hkv, blocks, 3 D]: mean, largest and smallest of each component over the keys of a block."""
+    count = max(text.tokens - sinks, 0) // size
+    keys = text.key.float()[:, sinks : sinks + count * size].unflatten(1, (count, size))
+    return torch.cat([keys.mean(2), keys.amax(2), keys.amin(2)], -1)
 
 
 @dataclass
@@ -52,7 +57,7 @@ class Seer(Blocks):
     def scores(self, text: Text, size: int) -> Tensor:
         if text.layer not in self.gates:
             raise FocusError(f"the gate of layer {text.layer} has learned nothing: call prepare() with training text")
-        return self.gates[text.layer](text, size, self.sinks)
+        return self.gates[text.layer](text.query.float(), pool(text, size, self.sinks))
 
     def prepare(self, model: Any, windows: list[Tensor]) -> None:
         optimizers: dict[int, torch.optim.Optimizer] = {}
@@ -86,9 +91,11 @@ class Seer(Blocks):
         rows = allowed.sum(-1) > 1  # nothing to choose before
         if not bool(rows.any()):
             return
+        query, pooled = text.query.float()[:, rows], pool(text, size, self.sinks)
+        target, barred = target[:, rows], ~allowed[rows]
         for _ in range(STEPS):
-            scores = gate(text, size, self.sinks).masked_fill(~allowed, -1e9)[:, rows]
-            loss = -(target[:, rows] * log_softmax(scores, -1)).sum(-1).mean()
+            scores = gate(query, pooled).masked_fill(barred, -1e9)
+            loss = -(target * log_softmax(scores, -1)).sum(-1).mean()
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()

@@ -26,7 +26,7 @@ def needle(setting: Setting, length: int, depth: float, random: Random) -> Item:
     )
     tail = setting.encode(
         f"\nWhat is the special magic number for {names[0]} mentioned in the provided text? The special magic number "
-        f"for {names[0]} mentioned in the provided text is"
+        f"for {names[0]} mentioned in the provided text is:"
     )
     answer = setting.encode(f" {values[0]}")
     count = room(length, sum(map(len, (head, *needles, tail, answer))), setting.apart + 1, "a needle item")
