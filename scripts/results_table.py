@@ -239,12 +239,81 @@ def sizes() -> str:
     return table(head, rows)
 
 
+def comparison() -> str:
+    """Focus beside its rivals."""
+    record = json.loads((ROOT / "results" / "compare.json").read_text())
+    titles = list(record["perplexity"])
+    rows = [
+        [
+            row["method"],
+            *(f"{row[x]:.0%}" for x in ("distant", "density")),
+            "-" if row["engine"] == "dense mask" else f"{row['speed']:.2f}",
+            f"{row['parameters']:,}" if row["parameters"] else "-",
+            *(row[title] for title in titles),
+        ]
+        for row in record["table"]
+    ]
+    asked = record["asked"]
+    return (
+        f"**Against rivals**, SmolLM2-135M, {asked['windows']} windows of each text, K = 4, window 128, perplexity "
+        "with the paired change over full attention. Rivals that learn did so on the text of the first column, "
+        f"{asked['train_windows']} windows, weights for {asked['steps']} steps; the shipped adapter of Focus had 72 "
+        "windows and 130 steps of it. Speed is that of whole passes over these windows, in turn; a method that is only "
+        f"a mask has none. [What they are](evaluation.md#methods); `{record['command']}`.\n\n"
+        + table(" | ".join(["method", "distant pairs", "all pairs", "speed", "learned", *titles]), rows)
+        + "\n![perplexity by pairs and by speed](images/compare.png)\n"
+    )
+
+
+def benchmarks() -> str:
+    """Base and Focus on the same items, a file for each number of examples."""
+    records = [json.loads(path.read_text()) for path in sorted((ROOT / "results").glob("benchmarks-*.json"))]
+    rows = []
+    for row in (row for record in records for row in record["answers"]):
+        change = flips = "-"
+        if row["kind"] != "full":
+            change = f"{row['over_full']:+.1%} ± {number(row['over_full_error'], '.1%')}"
+            flips = f"{row['lost']} / {row['gained']} / {row['changed']}"
+        beyond, task = f"{row['beyond']} of {row['items']}", f"{row['task']}, {row['shots']}"
+        rows.append([task, row["method"], f"{row['tokens_mean']:.0f}", beyond, f"{row['value']:.1%}", change, flips])
+    checked = sum(record["checked_within_the_window"] for record in records)
+    commands = "; ".join(f"`{record['command']}`" for record in records)
+    return (
+        "**Benchmarks**, SmolLM2-135M with the shipped adapter, all methods on the same items; *beyond* are items "
+        "longer than the window, the others are the base model's by construction (checked for Focus: "
+        f"{checked} answers). {commands}.\n\n"
+        + table("task, examples | attention | tokens | beyond | score | over full | lost / gained / changed", rows)
+    )
+
+
+def retrieval() -> str:
+    """What is found far back."""
+    record = json.loads((ROOT / "results" / "retrieval.json").read_text())
+    rows = []
+    for row in record["rows"]:
+        low, high = row["interval"]
+        over = row["over_full"]
+        change = "-" if over is None else f"{over['nll']:+.2f} ± {over['nll_error']:.2f}"
+        found = f"{row['accuracy']:.0%} ({low:.0%} to {high:.0%})"
+        rows.append([row["task"], row["method"], f"{row['density']:.0%}", found, f"{row['nll']:.2f}", change])
+    asked = record["asked"]
+    lengths, depths = (", ".join(f"{x:,}" for x in asked[name]) for name in ("lengths", "depths"))
+    return (
+        f"**Retrieval**, SmolLM2-135M with the shipped adapter, {lengths} tokens, depths {depths}, {asked['items']} "
+        "items each, the same for all; *found* with a 95 % interval, negative log-likelihood of the answer with the paired "
+        f"change. `{record['command']}`.\n\n"
+        + table("task | attention | all pairs | found | nll | over full", rows)
+        + "\n![passkeys found, by depth and length](images/passkey.png)\n"
+    )
+
+
 def front_page() -> str:
     return "\n".join((trained(), decoding(), headlines()))
 
 
 def results_page() -> str:
-    parts = [("untrained_router", untrained), ("recipes", recipes), ("training_cost", training_cost)]
+    parts = [("compare", comparison), ("benchmarks-0", benchmarks), ("retrieval", retrieval)]
+    parts += [("untrained_router", untrained), ("recipes", recipes), ("training_cost", training_cost)]
     found = [make() for file, make in parts if (ROOT / "results" / f"{file}.json").is_file()]
     return "\n".join([*found, across()] if "across" in domains() else found)
 

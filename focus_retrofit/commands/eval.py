@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shlex
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +62,7 @@ def command(methods: str, output: str | None, as_json: bool, **options: Any) -> 
     asked.pop("documents", None)
     plain = {name: list(x) if isinstance(x, tuple) else x for name, x in asked.items() if x not in (None, False)}
     record = Record(Path(output) if output else None, plain)
+    record["command"] = shlex.join(["focus-retrofit", *sys.argv[1:]])
     with printing(as_json):
         model, tokenizer = load_focused(options)
         record.update(model=model_facts(model), config=model.focus.config.to_dict())

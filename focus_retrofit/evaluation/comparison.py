@@ -3,6 +3,7 @@ measured: a comparison that was stopped goes on, window by window and cell by ce
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -182,11 +183,19 @@ def markdown(rows: list[Row]) -> str:
 
 
 def written(record: Record, methods: Sequence[Method], folder: Path) -> list[Path]:
-    """table.md and pareto.png beside the record."""
+    """table.md, summary.json (the record without its cells) and pareto.png beside the record."""
     from ..files import write_atomically
 
-    files = [folder / "table.md"]
+    files = [folder / "table.md", folder / "summary.json"]
     write_atomically(files[0], markdown(table(record, methods)))
+    texts = {title: {x: part[x] for x in part if x != "cells"} for title, part in record["perplexity"].items()}
+    short = {**record, "perplexity": texts}
+    short.pop("retrieval", None)
+    if "tasks" in short:
+        from .harness import without_items
+
+        short["tasks"] = [without_items(row) for row in short["tasks"]]
+    write_atomically(files[1], json.dumps(short, indent=1) + "\n")
     try:
         import matplotlib  # noqa: F401
     except ImportError:

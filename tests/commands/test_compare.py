@@ -37,6 +37,9 @@ def test_all_methods_in_one_table(small, tmp_path):
     assert text.count("\n") == 17
     assert (tmp_path / "pareto.png").stat().st_size > 10_000
     assert "| mask |" in text
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert summary["table"] == rows
+    assert "cells" not in json.dumps(summary)
 
 
 def test_goes_on_where_it_was_stopped(small, tmp_path, monkeypatch):
