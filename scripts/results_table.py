@@ -300,8 +300,8 @@ def retrieval() -> str:
     lengths, depths = (", ".join(f"{x:,}" for x in asked[name]) for name in ("lengths", "depths"))
     return (
         f"**Retrieval**, SmolLM2-135M with the shipped adapter, {lengths} tokens, depths {depths}, {asked['items']} "
-        "items each, the same for all; *found* with a 95 % interval, negative log-likelihood of the answer with the paired "
-        f"change. `{record['command']}`.\n\n"
+        "items each, the same for all; *found* with a 95 % interval, negative log-likelihood of the answer with the "
+        f"paired change. `{record['command']}`.\n\n"
         + table("task | attention | all pairs | found | nll | over full", rows)
         + "\n![passkeys found, by depth and length](images/passkey.png)\n"
     )

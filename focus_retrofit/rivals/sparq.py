@@ -1,5 +1,6 @@
 """Each query guesses all its logits from its largest components, then reads the keys that look best: SparQ (Ribar et
-al., 2023). A method for decoding: it saves memory traffic, not whole-sequence work."""
+al., 2023), without its correction by the mean value. A method for decoding: it saves memory traffic, not
+whole-sequence work."""
 
 from __future__ import annotations
 
