@@ -247,6 +247,7 @@ def comparison() -> str:
         [
             row["method"],
             *(f"{row[x]:.0%}" for x in ("distant", "density")),
+            f"{row['choosing']:.1%}" if row["choosing"] else "-",
             "-" if row["engine"] == "dense mask" else f"{row['speed']:.2f}",
             f"{row['parameters']:,}" if row["parameters"] else "-",
             *(row[title] for title in titles),
@@ -259,8 +260,9 @@ def comparison() -> str:
         "with the paired change over full attention. Rivals that learn did so on the text of the first column, "
         f"{asked['train_windows']} windows, weights for {asked['steps']} steps; the shipped adapter of Focus had 72 "
         "windows and 130 steps of it. Speed is that of whole passes over these windows, in turn; a method that is only "
-        f"a mask has none. [What they are](evaluation.md#methods); `{record['command']}`.\n\n"
-        + table(" | ".join(["method", "distant pairs", "all pairs", "speed", "learned", *titles]), rows)
+        "a mask has none. *Choosing* is what the choice of keys costs beside the pairs, as a share of full attention. "
+        f"[What they are](evaluation.md#methods); `{record['command']}`.\n\n"
+        + table(" | ".join(["method", "distant pairs", "all pairs", "choosing", "speed", "learned", *titles]), rows)
         + "\n![perplexity by pairs and by speed](images/compare.png)\n"
     )
 

@@ -143,7 +143,7 @@ def table(record: Record, methods: Sequence[Method]) -> list[Row]:
         parts = [(title, part["rows"][number]) for title, part in record["perplexity"].items()]
         first = parts[0][1]
         row: Row = {"method": name, "kind": method.kind}
-        row |= {key: first.get(key) for key in ("density", "distant", "speed", "engine", "parameters")}
+        row |= {key: first.get(key) for key in ("density", "distant", "choosing", "speed", "engine", "parameters")}
         for title, found in parts:
             change, error = found.get("over_full"), found.get("over_full_error")
             row[title] = "" if change is None else f"{found['perplexity']:.2f} ({change:+.1%}{_error(error)})"
@@ -165,7 +165,8 @@ def _error(error: float | None) -> str:
 
 def markdown(rows: list[Row]) -> str:
     """The table for people; a dash where there is nothing to say."""
-    shown = {"method": "method", "distant": "distant pairs", "density": "all pairs", "speed": "speed"}
+    shown = {"method": "method", "distant": "distant pairs", "density": "all pairs", "choosing": "choosing"}
+    shown |= {"speed": "speed"}
     others = [key for row in rows for key in row if key not in shown and key not in ("kind", "engine", "parameters")]
     columns = [*shown, *dict.fromkeys(others)]
     lines = ["| " + " | ".join(shown.get(x, x) for x in columns) + " |", "|---" * len(columns) + "|"]
@@ -173,8 +174,8 @@ def markdown(rows: list[Row]) -> str:
         cells = []
         for column in columns:
             value = row.get(column)
-            if column in ("distant", "density"):
-                value = None if value is None else f"{value:.0%}"
+            if column in ("distant", "density", "choosing"):
+                value = None if not value else f"{value:.0%}" if value >= 0.01 else f"{value:.1%}"
             elif column == "speed":
                 value = "mask" if row["engine"] == "dense mask" else None if value is None else f"{value:.2f}"
             cells.append(str(value or "-"))

@@ -193,7 +193,7 @@ def facts(model: Any, method: Method) -> dict[str, Any]:
     if method.name in RIVALS or method.name in RATES:
         rival = rival_of(model, method)
         learned = {"parameters": sum(x.numel() for x in rival.state().values())} if method.learns else {}
-        return {"engine": rival.engine, **learned}
+        return {"engine": rival.engine, "choosing": getattr(rival, "choosing", 0.0), **learned}
     learned = {"parameters": model.focus.num_parameters()} if method.kind == "focus" else {}
     return {"engine": "dense mask" if method.name == "soft" else "Focus", **learned}
 

@@ -67,6 +67,7 @@ class Rival:
     name: ClassVar[str]  # on the command line
     title: ClassVar[str]  # in tables
     what: ClassVar[str]
+    choosing: ClassVar[float] = 0.0  # what choosing costs beside the pairs, as a share of full attention's products
     learns: ClassVar[bool] = False  # from training text, in `prepare`
     engine: ClassVar[str] = "dense mask"  # a mask saves no time: such a rival is judged by its pairs alone
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from .base import Text
-from .blocks import Blocks, block_means
+from .blocks import SIZE, Blocks, block_means
 
 
 @dataclass
@@ -15,6 +15,7 @@ class MoBA(Blocks):
     """Reads a mean key per block for each query beside the pairs it computes."""
 
     name = "moba"
+    choosing = 1 / (2 * SIZE)
     title = "MoBA blocks"
     what = "blocks by their mean key"
 

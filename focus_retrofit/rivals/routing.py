@@ -1,7 +1,9 @@
 """Clusters of queries and keys, found by online k-means: the Routing Transformer (Roy et al., 2020).
 
 There each cluster takes its best tokens of the whole sequence, which would let later tokens push earlier ones out; here
-a query sees the keys of its own cluster, whatever their number, so the density is what k-means makes of it.
+a query sees the keys of its own cluster, whatever their number, so the density is what k-means makes of it. There
+queries and keys are normalised as the model learns; in a frozen model they lie apart, so each loses its own mean first,
+or clusters would tell queries from keys and nothing else.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ class Routing(Rival):
     what = "clusters by online k-means"
     learns = True
     centroids: dict[int, Tensor] = field(default_factory=dict)  # [Hq, clusters, D]
+    means: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)  # of queries [Hq, 1, D] and keys [Hkv, 1, D]
 
     @property
     def clusters(self) -> int:
@@ -44,8 +47,9 @@ class Routing(Rival):
         return of_queries[:, :, None] == of_keys[:, None, :]
 
     def _points(self, text: Text) -> tuple[Tensor, Tensor]:
-        """Queries and keys [Hq, n, D] on the unit sphere."""
-        query, key = (normalize(x.float(), dim=-1) for x in (text.query, text.key))
+        """Queries and keys [Hq, n, D] on the unit sphere, each about its mean."""
+        pairs = zip((text.query, text.key), self.means[text.layer], strict=True)
+        query, key = (normalize(x.float() - mean, dim=-1) for x, mean in pairs)
         return query, key.repeat_interleave(text.repeat, 0)
 
     def _assigned(self, text: Text) -> tuple[Tensor, Tensor]:
@@ -57,19 +61,31 @@ class Routing(Rival):
         generator = torch.Generator().manual_seed(0)
 
         def look(text: Text) -> None:
+            query, key = (x.float().mean(1, keepdim=True) for x in (text.query, text.key))
             if text.layer not in self.centroids:
+                self.means[text.layer] = query, key
                 chosen = torch.randperm(text.tokens, generator=generator)[: self.clusters]
                 self.centroids[text.layer] = self._points(text)[1][:, chosen].clone()
+            old = self.means[text.layer]
+            self.means[text.layer] = old[0].lerp(query, 1 - DECAY), old[1].lerp(key, 1 - DECAY)
             for _ in range(ROUNDS):
                 self._update(text)
 
         read_layers(model, tqdm(windows, desc=self.what, unit=" windows", leave=False), look)
 
     def state(self) -> dict[str, Tensor]:
-        return {str(layer): centroids.contiguous() for layer, centroids in self.centroids.items()}
+        found = {}
+        for layer, (query, key) in self.means.items():
+            parts = {"centroids": self.centroids[layer], "query": query, "key": key}
+            found |= {f"{layer}.{name}": x.contiguous() for name, x in parts.items()}
+        return found
 
     def load_state(self, state: dict[str, Tensor]) -> None:
-        self.centroids = {int(layer): centroids for layer, centroids in state.items()}
+        for name, x in state.items():
+            if name.endswith(".centroids"):
+                layer = name.partition(".")[0]
+                self.centroids[int(layer)] = x
+                self.means[int(layer)] = state[f"{layer}.query"], state[f"{layer}.key"]
 
     def _update(self, text: Text) -> None:
         """Centroids move towards the mean of the queries and keys that they hold."""

@@ -17,7 +17,7 @@ from tqdm.auto import tqdm
 from focus_kernels import FocusError
 
 from .base import Text
-from .blocks import Blocks
+from .blocks import SIZE, Blocks
 from .reading import read_layers
 
 WIDTH = 32  # of the gate
@@ -49,6 +49,7 @@ def pool(text: Text, size: int, sinks: int) -> Tensor:
 @dataclass
 class Seer(Blocks):
     name = "seer"
+    choosing = 1 / (4 * SIZE)  # with heads of 64
     title = "SeerAttention blocks"
     what = "blocks by a learned gate"
     learns = True

@@ -17,6 +17,7 @@ PART = 8  # an eighth of a key's components is read for the guess
 @dataclass
 class SparQ(Rival):
     name = "sparq"
+    choosing = 1 / (2 * PART)  # of each key, and of no value
     title = "SparQ"
     what = "keys by approximate logits (decoding)"
 
