@@ -15,8 +15,8 @@ Row = dict[str, Any]
 
 
 def draw(rows: list[Row], narrow: bool, many: bool = False) -> Any:
-    """A method whose sparsity is only a mask has no speed to show. `many` rows get a larger figure, and a dotted line
-    along what nothing else beats in both respects."""
+    """A method whose sparsity is only a mask has no speed to show. `many` rows get a larger figure, no bars (which tell
+    how windows differ, not methods), and a dotted line along what nothing else beats in both respects."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -28,7 +28,7 @@ def draw(rows: list[Row], narrow: bool, many: bool = False) -> Any:
     axes = figure.subplots(*shape, sharey=not narrow, squeeze=False).flatten()
     shown = {"density": rows, "speed": [row for row in rows if row.get("engine") != "dense mask"]}
     for axis, key in zip(axes, keys, strict=True):
-        _points(axis, shown[key], key)
+        _points(axis, shown[key], key, bars=not many)
         if many:
             best = zip(*frontier(shown[key], key), strict=True)
             axis.step(*best, where="post", color=light("other"), lw=1, ls=(0, (1, 2)), zorder=2)
@@ -40,9 +40,9 @@ def draw(rows: list[Row], narrow: bool, many: bool = False) -> Any:
     return figure
 
 
-def _points(axis: Any, rows: list[Row], key: str) -> None:
+def _points(axis: Any, rows: list[Row], key: str, bars: bool) -> None:
     for row in rows:
-        if row.get("standard_error"):
+        if bars and row.get("standard_error"):
             axis.errorbar(
                 row[key], row["perplexity"], yerr=row["standard_error"],
                 fmt="none", ecolor=light("line"), elinewidth=2.2, zorder=1,

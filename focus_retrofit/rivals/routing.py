@@ -74,7 +74,7 @@ class Routing(Rival):
         read_layers(model, tqdm(windows, desc=self.what, unit=" windows", leave=False), look)
 
     def state(self) -> dict[str, Tensor]:
-        found = {}
+        found: dict[str, Tensor] = {}
         for layer, (query, key) in self.means.items():
             parts = {"centroids": self.centroids[layer], "query": query, "key": key}
             found |= {f"{layer}.{name}": x.contiguous() for name, x in parts.items()}
