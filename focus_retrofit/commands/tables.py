@@ -56,19 +56,7 @@ def print_positions(rows: list[Row], length: int) -> None:
 
 def print_tasks(rows: list[Row]) -> None:
     """Benchmarks: differences are paired, item by item; 'beyond' are items longer than the window."""
-    columns = [
-        "attention",
-        "score",
-        "±",
-        "over full",
-        "± ",
-        "lost",
-        "gained",
-        "changed",
-        "beyond",
-        "score there",
-        "full",
-    ]
+    columns = ["attention", "score", "over full", "lost/gained/changed", "beyond", "score there", "full's"]
     for task in dict.fromkeys(row["task"] for row in rows):
         own = [row for row in rows if row["task"] == task]
         first = own[0]
@@ -77,10 +65,8 @@ def print_tasks(rows: list[Row]) -> None:
             [
                 row["method"],
                 f"{row['value']:.1%}",
-                number(row["standard_error"], "{:.1%}"),
-                number(row.get("over_full"), "{:+.1%}"),
-                number(row.get("over_full_error"), "{:.1%}"),
-                *(number(row.get(part), "{}") for part in ("lost", "gained", "changed")),
+                number(row.get("over_full"), "{:+.1%}") + number(row.get("over_full_error"), " ± {:.1%}", ""),
+                "/".join(number(row.get(part), "{}") for part in ("lost", "gained", "changed")),
                 f"{row['beyond']} of {row['items']}",
                 number(row.get("beyond_value"), "{:.1%}"),
                 number(row.get("beyond_full"), "{:.1%}"),
@@ -111,5 +97,5 @@ def print_retrieval(rows: list[Row]) -> None:
         show(f"{task}, {next(row['items'] for row in rows if row['task'] == task)} items", columns, lines)
 
 
-def number(value: float | None, form: str) -> str:
-    return "-" if value is None else form.format(value)
+def number(value: float | None, form: str, without: str = "-") -> str:
+    return without if value is None else form.format(value)

@@ -1,0 +1,73 @@
+"""Routers trained on short windows, used on longer ones.
+
+python scripts/paper/transfer.py --adapter smollm2-135m-python-reference --windows 3 --lengths 1024,2048,4096
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from study import Bench, Study
+from summary import Claim, Settings
+
+METHODS = ("window", "random", "strided", "random:2", "focus", "focus:2", "focus:3")
+
+
+def lengths(bench: Bench) -> list[int]:
+    given = bench.options.lengths
+    return [int(x) for x in given.split(",")] if given else [bench.size.length * n for n in (1, 2, 4, 8)]
+
+
+def cells(bench: Bench) -> list[Settings]:
+    found: list[Settings] = []
+    for length in lengths(bench):
+        found.append({"length": length, "method": "full"})
+        found += [{"length": length, "method": method, "seed": seed} for seed in bench.seeds for method in METHODS]
+    return found
+
+
+def measure(bench: Bench, settings: Settings) -> dict[str, Any]:
+    seed = settings["seed"] or 0
+    with bench.trained(seed) as model:
+        return bench.measure(model, settings["method"], seed=seed, windows=bench.held(settings["length"]))
+
+
+def add_lengths(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--lengths", help="tokens of windows, such as 1024,2048; by default 1, 2, 4 and 8 times --length"
+    )
+
+
+STUDY = Study(
+    "transfer",
+    "Long context with centroids trained short",
+    "Mistral 7B, trained at 1K, T = 1K/2K/4K/8K: full 6.13 5.84 5.45 6.10; k = 2 6.39 6.13 5.76 6.57; "
+    "k = 3 6.13 5.84 5.45 6.05.",
+    cells,
+    measure,
+    [
+        claim
+        for length in (1024, 2048, 4096, 8192)
+        for claim in (
+            Claim(
+                f"k = 2 is worse than full attention at {length}",
+                {"length": length, "method": "focus:2"},
+                "more",
+                {"length": length, "method": "full"},
+            ),
+            Claim(
+                f"k = 3 is as good as full attention at {length}",
+                {"length": length, "method": "focus:3"},
+                "same" if length < 8192 else "less",
+                {"length": length, "method": "full"},
+            ),
+        )
+    ],
+    against=lambda settings: {"length": settings["length"], "method": "full"},
+    model="smollm2-135m",
+    extra=add_lengths,
+)
+
+if __name__ == "__main__":
+    STUDY.main()
