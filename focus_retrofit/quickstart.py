@@ -33,7 +33,7 @@ class Size:
 
 
 WHOLE = Size(13, 300, 5, "full,window,random,focus,focus:2", 768, (1024, 4096, 16384), (1024, 4096), 40)
-FAST = Size(2, 60, 2, "full,window,focus", 256, (1024, 4096), (1024,), 16)
+FAST = Size(2, 60, 2, "full,window,focus", 320, (1024, 4096), (1024,), 16)
 
 
 class Quickstart:

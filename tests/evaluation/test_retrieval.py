@@ -116,8 +116,10 @@ def test_a_stopped_run_goes_on_to_the_same(model, cells):
 def test_a_summary_is_over_items_and_paired(cells):
     rows = {(row["method"], row["task"]): row for row in summarise(cells)}
     assert len(rows) == len(METHODS) * 2
-    full, focus = ([x for x in cells if x["method"] == m and x["task"] == "copy"] for m in ("full attention", "Focus"))
-    row = rows["Focus", "copy"]
+    full, focus = (
+        [x for x in cells if x["method"] == m and x["task"] == "copy"] for m in ("full attention", "Focus, k = 1")
+    )
+    row = rows["Focus, k = 1", "copy"]
     assert row["items"] == 6 and row["cells"] == 2
     assert row["accuracy"] == pytest.approx(sum(sum(x["scores"]) for x in focus) / 6)
     expected = sum(x["nll"] - y["nll"] for x, y in zip(focus, full, strict=True)) / 2
