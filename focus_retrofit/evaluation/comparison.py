@@ -110,8 +110,7 @@ class Comparison:
 
         wanted = self.wanted
         options: dict[str, Any] = {"shots": wanted.shots, "limit": wanted.items, "done": list(rows), "on_row": keep}
-        self.record["tasks"] = run_tasks(self.model, self.tokenizer, list(wanted.methods), wanted.tasks, **options)
-        self.record.save()
+        run_tasks(self.model, self.tokenizer, list(wanted.methods), wanted.tasks, **options)
 
     def retrieve(self) -> None:
         from .retrieval import run_retrieval

@@ -30,13 +30,16 @@ class Blocks(Rival):
     def block(self, text: Text) -> int:
         return min(SIZE, self.window + 1)
 
-    def picked(self, text: Text) -> Tensor:
-        """Bool [Hq, n, blocks]; blocks begin after the sinks, the last is whole."""
-        size = self.block(text)
+    def allowed(self, text: Text, size: int) -> Tensor:
+        """Bool [n, blocks]: may be chosen; blocks begin after the sinks, the last is whole."""
         count = max(text.tokens - self.sinks, 0) // size
         ends = torch.arange(1, count + 1, device=text.query.device) * size + self.sinks
-        place = torch.arange(text.tokens, device=text.query.device)
-        return best(self.scores(text, size), ends <= place[:, None] - self.window, budgets(text, self, size))
+        return ends <= torch.arange(text.tokens, device=text.query.device)[:, None] - self.window
+
+    def picked(self, text: Text) -> Tensor:
+        """Bool [Hq, n, blocks]"""
+        size = self.block(text)
+        return best(self.scores(text, size), self.allowed(text, size), budgets(text, self, size))
 
     def chosen(self, text: Text) -> Tensor:
         size, picked = self.block(text), self.picked(text)

@@ -105,9 +105,8 @@ class Seer(Blocks):
     def _wanted(self, text: Text, size: int) -> tuple[Tensor, Tensor]:
         """[Hq, n, blocks], rows summing to 1: the largest attention within each block; and what may be chosen."""
         weights = text.logits().masked_fill(text.distance() < 0, float("-inf")).softmax(-1)
-        count = max(text.tokens - self.sinks, 0) // size
+        allowed = self.allowed(text, size)
+        count = allowed.shape[1]
         largest = weights[..., self.sinks : self.sinks + count * size].unflatten(2, (count, size)).amax(-1)
-        ends = torch.arange(1, count + 1, device=weights.device) * size + self.sinks
-        allowed = ends <= torch.arange(text.tokens, device=weights.device)[:, None] - self.window
         largest = largest.masked_fill(~allowed, 0.0)
         return largest / largest.sum(-1, keepdim=True).clamp_min(1e-20), allowed
