@@ -14,9 +14,10 @@ _HOMES = {
     "FocusError": "config",
     "load_adapter": "surgery",
     "load_pretrained": "models",
+    "prefill": "streaming",
     "retrofit": "surgery",
 }
-__all__ = ["FocusCache", "FocusConfig", "FocusError", "load_adapter", "load_pretrained", "retrofit"]
+__all__ = ["FocusCache", "FocusConfig", "FocusError", "load_adapter", "load_pretrained", "prefill", "retrofit"]
 
 if TYPE_CHECKING:
     from focus_kernels import FocusError
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from .cache import FocusCache
     from .config import FocusConfig
     from .models import load_pretrained
+    from .streaming import prefill
     from .surgery import load_adapter, retrofit
 
 

@@ -120,13 +120,13 @@ def attend(
         if focus.config.leaks:
             raise FocusError("balance='sinkhorn' looks at later tokens and cannot generate; use balance='potentials'")
         out = attend_past(module, cache, query, routed, focus, options, layer.stats)
-        cache.release()
+        cache.release(tokens)
         return out.transpose(1, 2), None
     if cache is not None:
         chunk = cache.take_chunk(query.dtype)
         stored = latent_rows(chunk) if is_latent(module) else chunk
         cache.commit(*stored, routed.groups, routed.layout.real, attended=True)
-        cache.release()
+        cache.release(tokens)
     if tokens <= focus.dense_below or focus.mode == "dense":
         note(f"dense ({base})")
         kwargs.update(scaling=scaling, dropout=dropout, softcap=softcap, s_aux=s_aux)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -23,9 +24,17 @@ class FocusLayer(DynamicLayer):
     `update` hands a chunk on to the attention function, which knows its groups and commits it (`commit`).
     """
 
-    def __init__(self, config: FocusConfig, owner: str = ""):
+    def __init__(
+        self,
+        config: FocusConfig,
+        owner: str = "",
+        hold: int = 0,
+        held_dtype: torch.dtype | None = None,
+        directory: str | None = None,
+    ):
         super().__init__()
         self.config, self.owner = config, owner  # owner: the adapter whose groups it holds
+        self.hold, self.held_dtype, self.directory = hold, held_dtype, directory  # as in KeyBuckets
         self.reset()
 
     def reset(self) -> None:
@@ -36,6 +45,9 @@ class FocusLayer(DynamicLayer):
             window=self.config.window,
             sinks=self.config.sinks,
             match=self.config.match,
+            hold=self.hold,
+            dtype=self.held_dtype,
+            directory=self.directory,
         )
         self.offloaded = False
         self.expected = False  # a Focus attention function is going to take the next chunk
@@ -56,8 +68,9 @@ class FocusLayer(DynamicLayer):
                 "this cache was made by Focus attention and is now used without it (inside disabled(), in soft mode, "
                 "or after unload()): start a new cache there"
             )
-        self.expected, self.chunk = False, (key_states, value_states)
-        return key_states, value_states
+        # rounded before anything sees them, so that it does not matter in which chunk a token comes
+        self.expected, self.chunk = False, (self.buckets.rounded(key_states), self.buckets.rounded(value_states))
+        return self.chunk
 
     def take_chunk(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """What `update` got, in the dtype of attention."""
@@ -68,13 +81,17 @@ class FocusLayer(DynamicLayer):
 
     def commit(self, key: Tensor, value: Tensor, groups: Tensor, real: Tensor | None, attended: bool) -> None:
         """Store the chunk with its groups [B, c, k]; `attended`: its own queries were served, they will not ask."""
+        self.note_columns(groups.shape[:2], real)
+        (self.buckets.prefill if attended else self.buckets.append)(key, value, groups, real)
+
+    def note_columns(self, shape: Sequence[int], real: Tensor | None) -> None:
+        """A chunk [B, c] is about to go into the buckets; `real` [B, c] says which of it are tokens."""
         self.prefetch()
         if real is not None or self.columns is not None:
-            new = torch.ones(groups.shape[:2], dtype=torch.bool, device="cpu") if real is None else real.cpu()
+            new = torch.ones(*shape, dtype=torch.bool) if real is None else real.cpu()
             old = torch.ones(len(new), self.length, dtype=torch.bool) if self.columns is None else self.columns
             self.columns = torch.cat([old, new], 1)
-        (self.buckets.prefill if attended else self.buckets.append)(key, value, groups, real)
-        self.length += groups.shape[1]
+        self.length += shape[1]
 
     def get_seq_length(self) -> int:
         return self.length + (0 if self.chunk is None else self.chunk[0].shape[-2])
@@ -125,10 +142,13 @@ class FocusLayer(DynamicLayer):
         self.offloaded = True
         self.release()
 
-    def release(self) -> None:
-        """The attention of a chunk is done: an offloaded layer goes back to the CPU."""
+    def release(self, tokens: int = 0) -> None:
+        """The attention of a chunk is done: an offloaded layer goes back to the CPU, and what is in files leaves memory,
+        unless tokens come one by one."""
         if self.offloaded and self.length:
             self.buckets.to(torch.device("cpu"))
+        if self.directory is not None and tokens > 1:
+            self.buckets.pool.release()
 
     def prefetch(self) -> None:
         if self.length and self.buckets.device != self.device:
@@ -138,14 +158,32 @@ class FocusLayer(DynamicLayer):
 class FocusCache(DynamicCache):
     """A cache for a retrofitted model; `generate` and the model itself make one when none is given."""
 
-    def __init__(self, model: PreTrainedModel, **kwargs: Any):
-        """`model`: retrofitted. Options as of transformers' DynamicCache (offloading)."""
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        *,
+        dtype: torch.dtype | None = None,
+        spill: str | os.PathLike[str] | None = None,
+        **kwargs: Any,
+    ):
+        """`model`: retrofitted. `dtype`: hold keys and values rounded to it (bfloat16 halves the memory of float32).
+        `spill`: hold those beyond the window in files of this directory, group by group, gone with the process. Other
+        options are those of transformers' DynamicCache (offloading)."""
         focus = getattr(model, "focus", None)
         if focus is None:
             raise FocusError("FocusCache needs a retrofitted model: call retrofit(model, config) first")
+        if dtype is not None and not dtype.is_floating_point:
+            raise FocusError(f"dtype is {dtype}; a cache holds floating-point numbers, such as torch.bfloat16")
         super().__init__(config=model.config, **kwargs)
         for index in focus.layer_indices:
-            adopt(self, index, focus.config, focus.name)
+            held = (dtype, None if spill is None else os.fspath(spill))
+            self.layers[index] = FocusLayer(focus.config, focus.name, focus.dense_below, *held)
+
+    def expect(self, tokens: int) -> None:
+        """Make room for a sequence of this length as layers grow."""
+        for layer in self.layers:
+            if isinstance(layer, FocusLayer):
+                layer.buckets.expect(tokens)
 
     def memory(self) -> int:
         """Bytes held by all layers."""
@@ -159,7 +197,7 @@ class FocusCache(DynamicCache):
         return total
 
 
-def adopt(cache: Cache, index: int, config: FocusConfig, owner: str = "") -> FocusLayer:
+def adopt(cache: Cache, index: int, config: FocusConfig, owner: str = "", hold: int = 0) -> FocusLayer:
     """The Focus layer of a cache, put in place of an empty plain one; other kinds are refused."""
     while cache.layer_class_to_replicate is not None and len(cache.layers) <= index:
         cache.layers.append(cache.layer_class_to_replicate())
@@ -189,6 +227,6 @@ def adopt(cache: Cache, index: int, config: FocusConfig, owner: str = "") -> Foc
             f"layer {index} of the cache holds {layer.get_seq_length()} tokens without groups (it was filled without "
             "Focus, or in soft mode): start from an empty cache"
         )
-    adopted = FocusLayer(config, owner)
+    adopted = FocusLayer(config, owner, hold)
     cache.layers[index] = adopted
     return adopted

@@ -184,7 +184,7 @@ class Focus(Adjunct):
                 router.fitting = False
 
     def new_cache(self, **kwargs: Any) -> FocusCache:
-        """An empty cache; options as of transformers' DynamicCache."""
+        """An empty cache; options as of FocusCache."""
         return FocusCache(self.model, **kwargs)
 
     def report(self) -> Report:

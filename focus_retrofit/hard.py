@@ -29,24 +29,56 @@ def attend_whole(
     shape: dict[str, Any] = {"window": config.window, "sinks": config.sinks}
     focused = {"num_groups": config.num_groups, "match": config.match, **shape, **options}
     chosen = which_backend(query[:, :, :1], key[:, :, :1], value[:, :, :1], groups[:, :1], **focused)
-    shape["sequence_ids"] = focused["sequence_ids"] = layout.sequence_ids
     cool = cooled(query, routed.per_token)
-    focused["padding_mask"] = layout.real
+    learns = torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, value, routed.logits))
+    early = None
+    if focus.dense_below:
+        positions = layout.positions()
+        early = (positions >= 0) & (positions < focus.dense_below)
     out: Any
-    if torch.is_grad_enabled() and routed.logits.requires_grad:
-        soft = routed.logits.softmax(-1)
-        explored = soft.detach().topk(config.explore or config.num_groups, -1).indices.to(query.device)
-        out = gated_attention(cool, key, value, groups, soft, explored=explored, **focused)
+    if early is not None and layout.sequence_ids is None and not learns:
+        out = attend_late(cool, key, value, groups, early, layout.real, focus, options)
     else:
-        out = focus_attention(cool, key, value, groups, **focused)
-    if not focus.dense_below:
+        focused.update(sequence_ids=layout.sequence_ids, padding_mask=layout.real)
+        if torch.is_grad_enabled() and routed.logits.requires_grad:
+            soft = routed.logits.softmax(-1)
+            explored = soft.detach().topk(config.explore or config.num_groups, -1).indices.to(query.device)
+            out = gated_attention(cool, key, value, groups, soft, explored=explored, **focused)
+        else:
+            out = focus_attention(cool, key, value, groups, **focused)
+    if early is None:
         return out, chosen
-    positions = layout.positions()
-    early = (positions >= 0) & (positions < focus.dense_below)
-    plain = {**options, "temperature": None}
-    one_group = torch.zeros_like(groups[..., :1])
-    dense: Any = focus_attention(query, key, value, one_group, num_groups=1, padding_mask=early, **shape, **plain)
-    return torch.where(early[:, None, :, None], dense, out), chosen
+    span = int(early.any(0).nonzero()[-1]) + 1  # no early token is beyond it
+    plain = {**options, "temperature": None, "num_groups": 1, "sinks": config.sinks}
+    given = [x[:, :, :span] for x in (query, key, value)]
+    ids = None if layout.sequence_ids is None else layout.sequence_ids[:, :span]
+    some, one_group = early[:, :span], torch.zeros_like(groups[:, :span, :1])
+    mask = None if bool(some.all()) else some
+    near: Any = max(focus.dense_below, config.window)  # in a window that holds them all
+    dense: Any = focus_attention(*given, one_group, window=near, padding_mask=mask, sequence_ids=ids, **plain)
+    return torch.cat([torch.where(some[:, None, :, None], dense, out[:, :, :span]), out[:, :, span:]], 2), chosen
+
+
+def attend_late(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    groups: Tensor,
+    early: Tensor,
+    real: Tensor | None,
+    focus: Focus,
+    options: dict[str, Any],
+) -> Tensor:
+    """The queries of a whole sequence that are not `early` [B, T] -> [B, Hq, T, Dv], 0 elsewhere: early tokens are keys
+    here, their own attention is dense."""
+    config = focus.config
+    shape = {"num_groups": config.num_groups, "window": config.window, "sinks": config.sinks, "match": config.match}
+    buckets = KeyBuckets(**shape)  # type: ignore[arg-type]
+    late = ~early if real is None else real & ~early
+    buckets.prefill(key, value, groups, early)
+    buckets.append(key, value, groups, late)
+    out: Any = attend_chunk(query, buckets, **options)
+    return out
 
 
 def attend_past(
@@ -61,22 +93,29 @@ def attend_past(
     """The queries [B, Hq, c, D] of a chunk against the cache, into which it goes first -> [B, Hq, c, Dv]."""
     chunk, latent = cache.take_chunk(query.dtype), is_latent(module)
     layout, groups, lengths = routed.layout, routed.groups, cache.buckets.lengths
-    cache.commit(*(latent_rows(chunk) if latent else chunk), groups, layout.real, attended=False)
+    stored = latent_rows(chunk) if latent else chunk
+    cache.note_columns(groups.shape[:2], layout.real)
     if latent:
         query = latent_query(module, query)
-    early = None  # [B, c]: queries that still see everything
+    parts = [(layout.real, False)]  # (which of the tokens, densely): early ones see everything
     if min(lengths) < focus.dense_below:
         early = torch.tensor(lengths, device=query.device)[:, None] + layout.positions() < focus.dense_below
-    out: Any = None
-    if early is None or not bool(early.all()):
-        out = attend_chunk(cooled(query, routed.per_token), cache.buckets, **options)
-        if query.shape[2] == 1:
-            note_reading(stats, cache.buckets, groups)
-    if early is not None and bool(early.any()):
-        everywhere = torch.arange(focus.config.num_groups, device=query.device).expand(*groups.shape[:2], -1)
-        plain = {**options, "temperature": None}
-        dense: Any = attend_chunk(query, cache.buckets, query_groups=everywhere, **plain)
-        out = dense if out is None else torch.where(early[:, None, :, None], dense, out)
+        if bool(early.all()):
+            parts = [(layout.real, True)]
+        elif bool(early.any()):
+            real = torch.ones_like(early) if layout.real is None else layout.real
+            parts = [(real & early, True), (real & ~early, False)]
+    found = []
+    for tokens, densely in parts:
+        cache.buckets.append(*stored, groups, tokens)
+        if densely:
+            out: Any = attend_chunk(query, cache.buckets, dense=True, **{**options, "temperature": None})
+        else:
+            out = attend_chunk(cooled(query, routed.per_token), cache.buckets, **options)
+            if query.shape[2] == 1:
+                note_reading(stats, cache.buckets, groups)
+        found.append(out)
+    out = found[0] if len(found) == 1 else found[0] + found[1]  # 0 at what is not theirs
     return expand_output(module, out) if latent else out
 
 

@@ -47,7 +47,7 @@ class Layer:
             cache = cache.self_attention_cache
         self.cache = None
         if cache is not None and self.focus.mode == "hard":
-            self.cache = adopt(cache, self.index, self.focus.config, self.focus.name)
+            self.cache = adopt(cache, self.index, self.focus.config, self.focus.name, self.focus.dense_below)
             self.cache.expected = True
 
     def take_call(self) -> tuple[Tensor, FocusLayer | None]:

@@ -25,13 +25,14 @@ def attend_chunk(
     softcap: float | None = None,
     sink_logits: Tensor | None = None,
     query_groups: Tensor | None = None,
+    dense: bool = False,
     backend: str = "auto",
     return_lse: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """The queries [B, Hq, c, D] of the chunk last appended, against all keys so far; options as in `focus_attention`.
 
-    query_groups [B, c, k'] are the groups to look into, instead of those appended with the chunk: with all of them a
-    query sees every key. Returns [B, Hq, c, Dv] (0 at padding) and, if asked, the logsumexp [B, Hq, c]. Appending and
+    query_groups [B, c, k'] are the groups to look into, instead of those appended with the chunk. dense: a query sees
+    every key before it, none of them as a distant one; fast for streams no longer than they `hold`. Returns [B, Hq, c, Dv] (0 at padding) and, if asked, the logsumexp [B, Hq, c]. Appending and
     attending chunk after chunk gives what `focus_attention` gives for the whole sequence, whatever the chunk sizes.
     """
     if not buckets.rows:
@@ -50,7 +51,13 @@ def attend_chunk(
             f"query has {query.shape[1]} heads, {query.dtype} on {query.device}; the stream's keys have "
             f"{keys.shape[2]} heads, {keys.dtype} on {keys.device}"
         )
-    held = buckets.groups.shape[2]
+    held, window = buckets.groups.shape[2], buckets.window
+    if dense:
+        window = max(window, *buckets.lengths)
+        if any(row.first for row in buckets.rows):  # in buckets already: all of them are read
+            everything = torch.arange(buckets.num_groups, device=query.device)
+            query_groups = everything.expand(query.shape[0], query.shape[2], -1)
+            window, temperature = buckets.window, temperature if temperature_scope == "all" else None
     if query_groups is not None:
         if query_groups.dim() != 3 or query_groups.shape[:2] != (query.shape[0], query.shape[2]):
             fits = f"[{query.shape[0]}, {query.shape[2]}, k]"
@@ -64,7 +71,7 @@ def attend_chunk(
         device=query.device,
         top_k=held if query_groups is None or not probing else query_groups.shape[2],
         num_groups=buckets.num_groups,
-        window=buckets.window,
+        window=window,
         sinks=buckets.sinks,
         match="probe" if probing else "share",
         scale=scale,

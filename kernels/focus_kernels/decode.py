@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from .problem import Problem, check_groups
-from .recent import NearView
+from .recent import NearView, Recent
+from .tiles import CONVERTED
 
 if TYPE_CHECKING:
     from .stream import KeyBuckets
@@ -36,16 +37,17 @@ def append_token(stream: KeyBuckets, key: Tensor, value: Tensor, groups: Tensor,
         return False
     if padding_mask is not None and (padding_mask.shape != groups.shape[:2] or not bool(padding_mask.all())):
         return False
-    if any(row.count > stream.window + 1 or row.length < stream.sinks for row in stream.rows):
+    if any(row.length < stream.sinks or not _room(stream, row) for row in stream.rows):
         return False
     ids = [listed for (listed,) in groups.tolist()]
     if any(min(listed) < 0 or max(listed) >= stream.num_groups or len(set(listed)) < len(listed) for listed in ids):
         check_groups(groups, stream.num_groups)
     if key.requires_grad or value.requires_grad:
         key, value = key.detach(), value.detach()
+    key, value = stream.rounded(key), stream.rounded(value)
     stream.make_room(1)
     for number, row in enumerate(stream.rows):
-        full = row.count > stream.window
+        full = row.count > stream.window and row.length >= stream.hold
         mine = stream.recent if batch == 1 else stream.recent.narrow(1, number, 1)
         slot = mine.narrow(3, row.start + (row.turn if full else row.count), 1)  # [2, 1, H, 1, D]
         if full:
@@ -59,6 +61,11 @@ def append_token(stream: KeyBuckets, key: Tensor, value: Tensor, groups: Tensor,
         row.length, row.chunk, row.places, row.listed = row.length + 1, 1, None, ids[number]
     stream.chunk = 1
     return True
+
+
+def _room(stream: KeyBuckets, row: Recent) -> bool:
+    """Is the next token's place known without moving others: at the end of all, or where the oldest recent one is?"""
+    return row.length < stream.hold or row.count <= stream.window + 1
 
 
 def _replace(stream: KeyBuckets, number: int, slot: Tensor, listed: list[int]) -> None:
@@ -85,7 +92,8 @@ def serves(stream: KeyBuckets, problem: Problem, backend: str) -> bool:
     """Is the last chunk one real token per row, for a call that the cpu backend would get?"""
     if stream.chunk != 1 or not stream.recent.is_cpu or problem.softcap is not None:
         return False
-    return backend in BACKENDS and all(row.chunk == 1 for row in stream.rows)
+    # what is recent is within the window: the stream's own, or for dense attention one that holds everything
+    return backend in BACKENDS and all(row.chunk == 1 and row.count <= problem.window + 1 for row in stream.rows)
 
 
 def attend_tokens(
@@ -145,6 +153,10 @@ def _near(stream: KeyBuckets, number: int, sinks: int) -> tuple[Tensor, Tensor]:
 def _attend(q: Tensor, held: Tensor, scale: float) -> Iterator[tuple[Tensor, Tensor]]:
     """q [1, H, rows, D] against [2, 1, H, n, D], in parts [parts, H, rows, D]: a thread has at least a head of a part
     to read, and where heads do not share out evenly among the threads, long lists are cut until they do."""
+    if held.dtype != q.dtype:
+        for some in held.split(CONVERTED, 3):
+            yield from _attend(q, some.to(q.dtype), scale)
+        return
     heads, count = held.shape[2:4]
     parts = _shares(heads, torch.get_num_threads()) if count >= CUT else 1
     each = count // parts

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from .scratch import lasting
+from .spill import Mapped, mapped
 from .tiles import take
 
 Name = tuple[int, ...]
@@ -38,14 +39,18 @@ class Move(NamedTuple):
 class Pool:
     """Lists under any hashable name, [H, rows, D]; every start is a multiple of `align` (pages, on CUDA).
 
-    A list that outgrows its room moves the pool: each list then gets a part of its length to spare.
+    A list that outgrows its room moves the pool: each list then gets a part of its length to spare or, where it is known
+    how long all of them are going to be, room for its share of that.
     """
 
-    def __init__(self, example: Tensor, align: int):
-        """Takes heads, size, dtype and device from an example [H, *, D]."""
-        self.align = align
-        self.data = example.new_empty(2, example.shape[0], 0, example.shape[2])
+    def __init__(self, example: Tensor, align: int, dtype: torch.dtype | None = None, directory: str | None = None):
+        """Takes heads, size and device from an example [H, *, D], and the dtype unless one is given; with a directory
+        the rows are in a file there."""
+        self.align, self.directory = align, directory
+        self.data = example.new_empty(2, example.shape[0], 0, example.shape[2], dtype=dtype)
         self.spans: dict[Name, Span] = {}
+        self.growth = 1.0  # how many times longer the lists are going to be
+        self.file: Mapped | None = None
 
     @property
     def data(self) -> Tensor:
@@ -67,8 +72,11 @@ class Pool:
         for name, key, value, index in moves:
             span = self.spans[name]
             new_key, new_value = self.data.narrow(2, span.start + span.used, index.numel())
-            take(key, index, new_key)
-            take(value, index, new_value)
+            for rows, new in ((key, new_key), (value, new_value)):
+                if rows.dtype == new.dtype:
+                    take(rows, index, new)
+                else:
+                    new.copy_(take(rows, index))
             span.used += index.numel()
 
     def reserve(self, more: dict[Name, int]) -> None:
@@ -86,19 +94,31 @@ class Pool:
         for name in sorted(sources):  # an order that keeps a row's lists together, and starts increasing
             used = self.spans[sources[name]].used
             needed = used + (more or {}).get(name, 0)
-            room = -(-(needed + max(needed // SLACK, LEAST)) // self.align) * self.align
+            more_to_come = max(needed // SLACK, LEAST, int(needed * (self.growth - 1)))
+            room = -(-(needed + more_to_come) // self.align) * self.align
             spans[name] = Span(start, used, room)
             start += room
-        data = self.data.new_empty(2, self.data.shape[1], start, self.data.shape[3])
+        data, file = self._make(2, self.data.shape[1], start, self.data.shape[3])
         if self.align > 1:
             data.zero_()  # a paged kernel reads whole pages: what it masks must be finite
         for name, span in spans.items():
             before = self.spans[sources[name]]
             data.narrow(2, span.start, span.used).copy_(self.data.narrow(2, before.start, span.used))
-        self.data, self.spans = data, spans
+        self.data, self.spans, self.file = data, spans, file
+
+    def _make(self, *shape: int) -> tuple[Tensor, Mapped | None]:
+        if self.directory is None:
+            return self.data.new_empty(shape), None
+        file = mapped(self.directory, shape, self.data.dtype)
+        return file.tensor, file
+
+    def release(self) -> None:
+        """Rows in a file leave memory until they are read again."""
+        if self.file is not None:
+            self.file.release()
 
     def memory(self) -> int:
-        """Bytes held."""
+        """Bytes held, in memory or in a file."""
         return self.data.numel() * self.data.element_size()
 
 

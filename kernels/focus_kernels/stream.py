@@ -1,7 +1,8 @@
 """The chunked engine as a stream: append a chunk of keys, attend a chunk of queries; a chunk of one is decoding.
 
 Keys live in three places, each row in one of them: the last `window` tokens before the chunk and the chunk itself in
-position order, the sinks, and everything older in buckets, one per group (per set of groups for match "share").
+position order, the sinks, and everything older in buckets, one per group (per set of groups for match "share"). A stream
+that is to be attended densely at first holds these tokens in position order, all of them, until it is longer.
 """
 
 from __future__ import annotations
@@ -30,8 +31,22 @@ class KeyBuckets:
     key_size: int
     value_size: int
 
-    def __init__(self, *, num_groups: int, window: int, sinks: int = 4, match: str = "probe", page: int | None = None):
-        """`page`: what a bucket's first row is a multiple of; by default what the device's kernels want."""
+    def __init__(
+        self,
+        *,
+        num_groups: int,
+        window: int,
+        sinks: int = 4,
+        match: str = "probe",
+        page: int | None = None,
+        hold: int = 0,
+        dtype: torch.dtype | None = None,
+        directory: str | None = None,
+    ):
+        """`page`: what a bucket's first row is a multiple of; by default what the device's kernels want. `hold`: up to
+        this length nothing goes into buckets, see `attend_chunk(dense=True)`. `dtype`: what keys and values are rounded
+        to as they come in, and held in; by default they stay as they are. `directory`: the buckets are in files there.
+        """
         if match not in MATCHES:
             raise FocusError(f"match is {match!r}; choose one of {', '.join(MATCHES)}")
         if not 0 <= sinks <= window:
@@ -40,6 +55,8 @@ class KeyBuckets:
             raise FocusError(f"num_groups is {num_groups}; it must be at least 1")
         self.num_groups, self.window, self.sinks, self.match = num_groups, window, sinks, match
         self.page = 0 if page is None else page
+        self.hold, self.dtype, self.directory = hold, dtype, directory
+        self.expected = 0
         self.rows: list[Recent] = []
         self.chunk: int | None = None  # tokens of the last chunk, padding included; None if there is none to attend
 
@@ -67,12 +84,20 @@ class KeyBuckets:
             return 0
         return self.pool.memory() + sum(x.numel() * x.element_size() for x in (self.recent, self.groups))
 
+    def expect(self, tokens: int) -> None:
+        """A row is going to be this long: buckets get room for it as they grow, instead of moving again and again."""
+        self.expected = tokens
+
+    def kept(self, length: int) -> int:
+        """How many of a row's tokens stay in position order once it is this long and its last chunk is attended."""
+        return length if length <= self.hold else min(self.window, length)
+
     def append(self, key: Tensor, value: Tensor, groups: Tensor, padding_mask: Tensor | None = None) -> None:
         """Take in a chunk: key [B, Hkv, c, D], value [B, Hkv, c, Dv], groups [B, c, k]; mask [B, c] as in prefill."""
         if self.rows and decode.append_token(self, key, value, groups, padding_mask):
             return
         key, value = self._admit(key, value, groups, padding_mask)
-        self._evict()
+        self._evict(key.shape[2], padding_mask)
         self.chunk = key.shape[2]
         self.make_room(self.chunk)
         moves: list[Move] = []
@@ -93,6 +118,7 @@ class KeyBuckets:
         """
         key, value = self._admit(key, value, groups, padding_mask)
         self._evict()
+        self._foresee(key.shape[2])
         self.chunk = None
         moves: list[Move] = []
         stay: list[tuple[Tensor, Tensor]] = []
@@ -103,7 +129,7 @@ class KeyBuckets:
             if places is None:
                 places = torch.arange(count, device=key.device)
             moves += self._sink_moves(number, new_key, new_value, places)
-            gone = max(row.count + count - self.window, 0)
+            gone = row.count + count - min(self.kept(row.length + count), row.count + count)
             old = min(gone, row.count)
             moves += self._leaving(number, old)
             through = gone - old  # of the chunk: never among the recent
@@ -203,6 +229,12 @@ class KeyBuckets:
     def _admit(self, key: Tensor, value: Tensor, groups: Tensor, padding_mask: Tensor | None) -> tuple[Tensor, Tensor]:
         """Check a chunk, and give keys and values the one head size that the kernels want."""
         self._check(key, value, groups, padding_mask)
+        if (self.dtype or self.directory) and key.device.type != "cpu":
+            raise FocusError(
+                f"keys are on {key.device}: a dtype of their own (now {self.dtype}) and files ({self.directory}) are for "
+                "streams on a CPU; load the model in a smaller dtype, or offload its cache"
+            )
+        key, value = self.rounded(key), self.rounded(value)
         self.key_size, self.value_size = key.shape[3], value.shape[3]
         self.page = self.page or page_of(key.device)
         size = held_size(max(self.key_size, self.value_size), self.page)
@@ -210,6 +242,10 @@ class KeyBuckets:
         if not self.rows:
             self._allocate(key, groups)
         return key, value
+
+    def rounded(self, x: Tensor) -> Tensor:
+        """As it is going to be held, in its own dtype."""
+        return x if self.dtype in (None, x.dtype) else x.to(self.dtype).to(x.dtype)
 
     def _leaving(self, number: int, count: int) -> list[Move]:
         """The oldest `count` recent tokens of a row, on their way to the buckets."""
@@ -226,16 +262,24 @@ class KeyBuckets:
         index = torch.arange(fresh, device=key.device) if places is None else places[:fresh]
         return [Move((number,), key, value, index)]
 
-    def _evict(self) -> None:
-        """Move what the next chunk sees only from afar into the buckets; sinks have a place of their own."""
+    def _evict(self, coming: int = 0, padding_mask: Tensor | None = None) -> None:
+        """Move what the next `coming` tokens see only from afar into the buckets; sinks have a place of their own."""
         self.straighten()
+        counts = [coming] * len(self.rows)
+        if self.hold and padding_mask is not None:
+            counts = padding_mask.sum(1).tolist()
         moves: list[Move] = []
-        for number, row in enumerate(self.rows):
-            gone = row.count - self.window
+        for number, (row, count) in enumerate(zip(self.rows, counts, strict=True)):
+            gone = row.count - self.kept(row.length + count)
             if gone > 0:
                 moves += self._leaving(number, gone)
-                row.move(row.start + gone, self.window)
+                row.move(row.start + gone, row.count - gone)
+        self._foresee(0)
         self.pool.gather(moves)
+
+    def _foresee(self, coming: int) -> None:
+        """How many times longer buckets are going to be than with the next `coming` tokens in them."""
+        self.pool.growth = max(self.expected / max(max(self.lengths) + coming, 1), 1.0)
 
     def _add_recent(self, number: int, key: Tensor, value: Tensor) -> None:
         """New tokens [H, n, D] at the end of a row's recent ones, which must have room."""
@@ -261,7 +305,7 @@ class KeyBuckets:
         if all(row.start + row.count + chunk <= self.recent.shape[3] for row in self.rows):
             return
         needed = max(row.count for row in self.rows) + chunk
-        room = self.sinks + needed + max(self.window // 4, 16)
+        room = self.sinks + needed + max(self.window // 4, 16, needed // 16 if self.hold else 0)
         recent = lasting(self.recent.new_empty)(*self.recent.shape[:3], room, self.recent.shape[4])
         for number, row in enumerate(self.rows):
             old = self.recent[:, number].narrow(2, row.start, row.count)
@@ -273,7 +317,7 @@ class KeyBuckets:
     def _allocate(self, key: Tensor, groups: Tensor) -> None:
         batch, heads, _, size = key.shape
         self.rows = [Recent(start=self.sinks) for _ in range(batch)]
-        self.pool = Pool(key[0], align=self.page)
+        self.pool = Pool(key[0], self.page, self.dtype, self.directory)
         self.recent = key.new_empty(2, batch, heads, self.sinks, size)
         small = torch.int16 if self.num_groups <= torch.iinfo(torch.int16).max else torch.int32
         self.groups = groups.new_empty(batch, 0, groups.shape[2], dtype=small, device=key.device)

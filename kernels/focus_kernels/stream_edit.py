@@ -37,10 +37,11 @@ def _crop_row(stream: KeyBuckets, number: int, length: int) -> None:
     """Keep the first `length` tokens; those that are within the window again come back from their buckets' ends."""
     row, pool = stream.rows[number], stream.pool
     row.chunk, row.places = 0, None
-    low, first = max(length - stream.window, 0), row.first
+    low, first = length - stream.kept(length), row.first
     if low >= first:
         row.count, row.length = length - first, length
     else:
+        stream.make_room(length - low)
         back = min(first, length) - low  # tokens at [low, low + back) return, what follows in the pool is dropped
         kept = max(length - first, 0)
         ends = [(*found, pool.spans[found[0]]) for found in stream.by_bucket(number, low, first - low)]

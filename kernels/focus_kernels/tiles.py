@@ -6,8 +6,8 @@ what makes its gradient exact (P = exp(S - lse_merged), delta = rowsum(dO * O_me
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
@@ -16,6 +16,7 @@ from torch import Tensor
 from .merge import merge_
 
 MERGED_ROWS = 1024  # enough to make the overhead of a merge small
+CONVERTED = 16384  # keys at most that are brought to the queries' dtype at once
 
 
 class TileOps(Protocol):
@@ -116,8 +117,8 @@ def attend(
             merge_(out[:, start:end], lse[:, start:end], more, more_lse)
             waiting.clear()
 
-    for tile in tiles:
-        some = (tile.rows(q), tile.columns(k), tile.columns(v))
+    for tile in tiles if k.dtype == q.dtype else narrowed(tiles):
+        some = (tile.rows(q), tile.columns(k).to(q.dtype), tile.columns(v).to(q.dtype))
         more, more_lse = ops.forward(*some, scale=scale, causal=tile.causal, mask=tile.mask, fold=tile.fold)
         if more.shape[-1] != out.shape[-1]:
             more = more[..., : out.shape[-1]]
@@ -133,6 +134,17 @@ def attend(
             end = tile.start + tile.size
             waiting.append((more[0], more_lse[0]))
     merge_waiting()
+
+
+def narrowed(tiles: Iterable[Tile]) -> Iterator[Tile]:
+    """The same pairs, rectangles cut so that none reads more than CONVERTED keys."""
+    for tile in tiles:
+        if tile.causal or tile.mask is not None:
+            yield tile
+            continue
+        for start in range(0, tile.width, CONVERTED):
+            width = min(CONVERTED, tile.width - start)
+            yield replace(tile, key_start=tile.key_start + start, width=width, first=tile.first and not start)
 
 
 def attend_backward(

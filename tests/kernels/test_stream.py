@@ -18,7 +18,9 @@ from .cases import Case
 
 
 def new_stream(case: Case) -> KeyBuckets:
-    return KeyBuckets(num_groups=case.num_groups, window=case.window, sinks=case.sinks, match=case.match)
+    """Some keep everything in order for a while: what is attended does not depend on it."""
+    hold = case.seed % 3 * 25
+    return KeyBuckets(num_groups=case.num_groups, window=case.window, sinks=case.sinks, match=case.match, hold=hold)
 
 
 def options(case: Case) -> dict[str, Any]:
