@@ -13,15 +13,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
-from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, AttentionMaskInterface
+from transformers.masking_utils import AttentionMaskInterface
 from transformers.modeling_utils import AttentionInterface
 
+from focus_kernels.backends.cpu import AtenTiles
 from focus_kernels.bench.methods import BLOCK, causal_in_blocks
 from focus_kernels.bench.token import FULL as TOKEN_WAYS
 
-from ..attention import Output, base_attention
+from ..attention import Output, attend_densely, base_attention
 from ..discover import device_of
 from ..layer import ATTRIBUTE
+from ..masks import make_mask_function
 
 PREFIX = "bench_"
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]  # [1, Hq, T, D], [1, Hkv, N, D] twice -> [1, Hq, T, D]
@@ -49,6 +51,13 @@ def whole_ways(model: PreTrainedModel) -> dict[str, str]:
     if device_of(model).type == "cpu":
         ways["balanced"] = _register("sdpa", "balanced", _balanced)
     return ways
+
+
+def chunk_ways(model: PreTrainedModel) -> dict[str, str]:
+    """Ways to attend chunk after chunk to a cache worth trying; transformers' own would write down a mask of all pairs."""
+    if device_of(model).type == "cpu":
+        return {"in chunks": _register("sdpa", "in chunks", _chunk)}
+    return {"in chunks": "flash_attention_2"}
 
 
 def token_ways(model: PreTrainedModel) -> dict[str, str]:
@@ -86,8 +95,10 @@ def _register(base: str, name: str, attend: Attend) -> str:
         **others: Any,
     ) -> Output:
         layer = getattr(module, ATTRIBUTE, None)
-        if layer is None or layer.router is None:
+        if layer is None or layer.local:
             return base_attention(base, module)(module, query, key, value, attention_mask, scaling=scaling, **others)
+        if layer.router is None:
+            return attend_densely(base, module, query, key, value, attention_mask, scaling=scaling, **others)
         if attend is not _values:
             unknown = [x for x in ("softcap", "s_aux", "position_bias") if others.get(x) is not None]
             if unknown or attention_mask is not None:
@@ -100,8 +111,7 @@ def _register(base: str, name: str, attend: Attend) -> str:
     registered = PREFIX + name.replace(", ", "_").replace(" ", "_") + "_" + base
     registered = registered.replace("flash", "fl")  # "flash" in a name would be taken for that kernel
     AttentionInterface.register(registered, forward)
-    if base in ALL_MASK_ATTENTION_FUNCTIONS:
-        AttentionMaskInterface.register(registered, ALL_MASK_ATTENTION_FUNCTIONS[base])
+    AttentionMaskInterface.register(registered, make_mask_function(base))  # none where there is no padding
     return registered
 
 
@@ -109,6 +119,16 @@ def _balanced(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     if query.shape[2] != key.shape[2]:
         raise ValueError("balanced attends whole sequences")
     return torch.cat(causal_in_blocks(query, key, value, list(range(0, query.shape[2], BLOCK))), 2)
+
+
+def _chunk(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """The last tokens against all before them, which is a rectangle, and among themselves."""
+    past, scale = key.shape[2] - query.shape[2], query.shape[3] ** -0.5
+    near, near_lse = AtenTiles.forward(query, key[:, :, past:], value[:, :, past:], scale=scale, causal=True)
+    if past:
+        far, far_lse = AtenTiles.forward(query, key[:, :, :past], value[:, :, :past], scale=scale)
+        near = torch.lerp(near, far, torch.sigmoid(far_lse - near_lse)[..., None].to(near.dtype))
+    return near
 
 
 def _one_token(attend: Attend, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
