@@ -9,9 +9,10 @@ if TYPE_CHECKING:
     from .compare import compare_benches
     from .decode import bench_decode
     from .gate import check_model
-    from .growth import fit_exponent, growth
+    from .growth import cost_growth, fit_exponent
     from .kernel import bench_kernel
     from .options import BenchConfig, parse_lengths
+    from .plot import draw_bench, plot_bench, plot_records
     from .prefill import bench_prefill
     from .records import bench_record, keep_rows, machine_facts, read_bench, versions, write_bench
     from .run import run_bench
@@ -32,11 +33,14 @@ _WHERE = {
     "check_model": "gate",
     "compare_benches": "compare",
     "comparison": "show_compare",
+    "cost_growth": "growth",
+    "draw_bench": "plot",
     "fit_exponent": "growth",
-    "growth": "growth",
     "keep_rows": "records",
     "machine_facts": "records",
     "parse_lengths": "options",
+    "plot_bench": "plot",
+    "plot_records": "plot",
     "read_bench": "records",
     "run_bench": "run",
     "sample_ids": "text",
@@ -56,11 +60,14 @@ __all__ = [
     "check_model",
     "compare_benches",
     "comparison",
+    "cost_growth",
+    "draw_bench",
     "fit_exponent",
-    "growth",
     "keep_rows",
     "machine_facts",
     "parse_lengths",
+    "plot_bench",
+    "plot_records",
     "read_bench",
     "run_bench",
     "sample_ids",

@@ -8,7 +8,7 @@ from typing import Any
 
 from focus_kernels.errors import FocusError
 
-from .growth import growth
+from .growth import cost_growth
 from .noise import row_errors, together
 
 KEY = ("part", "tokens", "setup")
@@ -58,7 +58,9 @@ def compare_benches(a: Mapping[str, Any], b: Mapping[str, Any], threshold: float
 
 def how_far(row: Mapping[str, Any]) -> tuple[bool, bool, float]:
     """For sorting: speedups that moved first, then whatever else moved, by the largest change."""
-    far = {name: abs(math.log(one["ratio"])) for name, one in row["moved"].items() if one["verdict"] not in (None, "same")}
+    far = {
+        name: abs(math.log(one["ratio"])) for name, one in row["moved"].items() if one["verdict"] not in (None, "same")
+    }
     return "speedup" in far, bool(far), max(far.values(), default=abs(math.log(row["moved"]["speedup"]["ratio"])))
 
 
@@ -92,9 +94,9 @@ def _verdict(ratio: float, margin: float, words: tuple[str, str]) -> str:
 
 def _growth(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Exponents of both files, of the series that both have and could be fitted."""
-    new = {(one["part"], one["setup"]): one for one in growth(b["rows"])}
+    new = {(one["part"], one["setup"]): one for one in cost_growth(b["rows"])}
     found = []
-    for one in growth(a["rows"]):
+    for one in cost_growth(a["rows"]):
         other = new.get((one["part"], one["setup"]))
         if other is not None and one["focus_seconds"] is not None and other["focus_seconds"] is not None:
             pairs = {name: [one[name], other[name]] for name in SECONDS}

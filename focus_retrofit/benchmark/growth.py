@@ -44,7 +44,7 @@ def by_series(rows: Iterable[Row]) -> dict[tuple[str, str], list[Any]]:
     return {key: sorted(series, key=lambda row: row["tokens"]) for key, series in ordered}
 
 
-def growth(rows: Iterable[Row]) -> list[dict[str, Any]]:
+def cost_growth(rows: Iterable[Row]) -> list[dict[str, Any]]:
     """For each part and setup the exponents of seconds and bytes, and the lengths they are of; null with too few."""
     found = []
     for (part, setup), series in by_series(rows).items():

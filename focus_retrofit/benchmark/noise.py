@@ -12,8 +12,8 @@ from .rows import FOCUS, FULL
 def error_of_best(seconds: list[float]) -> float | None:
     """Relative standard error of the best of several times; unknown of one.
 
-    A run takes what it takes, and waits for others: for a wait that is as likely at any moment (exponential), the best of
-    n is late by the mean wait over n, and so is its standard error, which is (mean - best) / (n - 1).
+    A run takes what it takes, and waits for others. If the wait is as likely to end at any moment (exponential), the
+    best of n is off by the mean wait over n, which (mean - best) / (n - 1) estimates.
     """
     if len(seconds) < 2:
         return None

@@ -1,4 +1,4 @@
-"""Speed, memory and how cost grows, of one benchmark file or of several in one picture: a row of panels for each part."""
+"""Speed, memory and how cost grows, of benchmark files in one picture: a row of panels for each part."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 from focus_kernels.errors import FocusError
 
+from ..report.embed import shorten
 from ..report.look import looking
 from ..report.theme import light
 from .labels import common
@@ -63,7 +64,8 @@ def draw_bench(records: Sequence[Named]) -> Any:
 
 def _draw_part(place: Any, part: str, own: list[Series]) -> None:
     setup = common([one.setup for one in own])
-    place.suptitle(f"{part.capitalize()}: {setup}" if setup else part.capitalize(), x=0.01, ha="left", size=10.5, weight="bold")
+    title = f"{part.capitalize()}: {setup}" if setup else part.capitalize()
+    place.suptitle(shorten(title, 130), x=0.01, ha="left", size=10.5, weight="bold")
     speed, memory, growth = place.subplots(1, 3)
     draw_speed(speed, own)
     draw_memory(memory, own)
@@ -75,9 +77,10 @@ def _machines(records: Sequence[Named]) -> str:
     texts = {}
     for name, record in records:
         machine = record.get("machine") or {}
-        facts = [machine.get("gpu"), machine.get("processor"), f"{machine['threads']} threads" if "threads" in machine else None]
-        torch = (record.get("versions") or {}).get("torch")
-        texts[name] = ", ".join(str(fact) for fact in [*facts, f"torch {torch}" if torch else None] if fact)
+        threads, torch = machine.get("threads"), (record.get("versions") or {}).get("torch")
+        facts = [machine.get("gpu"), machine.get("processor")]
+        facts += [f"{threads} thread{'s' * (threads != 1)}" if threads else None, f"torch {torch}" if torch else None]
+        texts[name] = ", ".join(str(fact) for fact in facts if fact)
     if len(set(texts.values())) == 1:
         return next(iter(texts.values()))
     return "   ".join(f"{name}: {text}" for name, text in texts.items())

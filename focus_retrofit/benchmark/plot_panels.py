@@ -13,6 +13,7 @@ from .show import size
 
 DASHES = ("-", (0, (6, 2)), (0, (4, 1.5, 1, 1.5)), (0, (2, 1.5)))  # of several full attentions
 FULL = "ink"
+HELD = {"kernel": "peak memory, with q, k and v", "decode": "memory of the cache"}
 
 
 def draw_speed(axis: Any, own: Sequence[Series]) -> None:
@@ -25,34 +26,47 @@ def draw_speed(axis: Any, own: Sequence[Series]) -> None:
             axis.plot(*zip(*bound, strict=True), color=one.colour, ls="--", lw=1.1, alpha=0.75, gid=f"bound {one.name}")
         bounds.append(bound)
         line = one.points("speedup")
-        axis.plot(*zip(*line, strict=True), color=one.colour, lw=1.8, zorder=4, label=one.name, gid=f"speedup {one.name}")
+        axis.plot(
+            *zip(*line, strict=True), color=one.colour, lw=1.8, zorder=4, label=one.name, gid=f"speedup {one.name}"
+        )
         _dots(axis, one, "speedup", one.colour, open_where="sampled")
-        tokens, last = line[-1]
-        axis.annotate(
-            f"{last:.2f}\u00d7", (tokens, last), (5, 0), textcoords="offset points", color=one.colour, size=8, va="center",
-            weight="bold", annotation_clip=False,
-        )  # fmt: skip
         values += [value for _, value in (*line, *bound)]
     axis.set_title("speedup over full attention", loc="left")
     _lengths(axis, own)
     axis.set_yscale("log", base=2)
-    low, high = min(values) / 1.25, max(values) * 1.9
+    low = min(values) / 1.25
+    high = max(values) * (max(values) / low) ** (0.1 + 0.08 * (len(own) + 2))  # room for the legend
     axis.set_ylim(low, high)
     axis.axhspan(low, 1, color=light("loss"), lw=0, zorder=0)
     axis.axhline(1, color=light("ink"), lw=0.8, zorder=1)
-    axis.text(0.99, 1 / 1.03, "slower than full ", color=light("bad"), size=7.5, ha="right", va="top",
-              transform=axis.get_yaxis_transform())  # fmt: skip
+    axis.text(0.99, 0.015, "slower than full", color=light("bad"), size=7.5, ha="right", transform=axis.transAxes)
     ticks = [2.0**n for n in range(ceil(log2(low)), int(log2(high)) + 1)]
     axis.set_yticks(ticks, [f"{tick:g}\u00d7" for tick in ticks])
     axis.minorticks_off()
+    _last_values(axis, own)
     _legend(axis, own, bounded=any(bounds))
+
+
+def _last_values(axis: Any, own: Sequence[Series]) -> None:
+    """The speedup at the longest length beside each line, apart from each other."""
+    low, high = axis.get_ylim()
+    tall, apart, below = 165.0, 9.0, -1e9  # points
+    for tokens, value, colour in sorted(
+        ((*one.points("speedup")[-1], one.colour) for one in own), key=lambda last: last[1]
+    ):
+        place = tall * log2(value / low) / log2(high / low)
+        below = max(place, below + apart)
+        axis.annotate(
+            f"{value:.2f}\u00d7", (tokens, value), (6, below - place), textcoords="offset points", color=colour, size=8,
+            va="center", weight="bold",
+        )  # fmt: skip
 
 
 def draw_memory(axis: Any, own: Sequence[Series]) -> None:
     """Bytes of both sides; where only their ratio is known, that."""
     _lengths(axis, own)
     if any(one.points("focus_bytes") for one in own):
-        axis.set_title("peak memory, without the weights", loc="left")
+        axis.set_title(HELD.get(own[0].part, "peak memory, without the weights"), loc="left")
         _costs(axis, own, "bytes")
         _log_axis(axis, size)
     elif any(one.points("memory") for one in own):
@@ -73,11 +87,11 @@ def draw_memory(axis: Any, own: Sequence[Series]) -> None:
 
 def draw_growth(axis: Any, own: Sequence[Series]) -> None:
     """Seconds of both sides."""
-    what = "seconds per token" if own[0].part == "decode" else "seconds"
-    axis.set_title(f"{what}, and how they grow with n tokens", loc="left")
+    what = "time per token" if own[0].part == "decode" else "time"
+    axis.set_title(f"{what}, as a power of n tokens", loc="left")
     _lengths(axis, own)
     _costs(axis, own, "seconds")
-    _log_axis(axis, seconds)
+    _log_axis(axis, lambda value: f"{value:,.0f} s" if value >= 1000 else seconds(value))
 
 
 def _costs(axis: Any, own: Sequence[Series], what: str) -> None:
@@ -92,7 +106,14 @@ def _costs(axis: Any, own: Sequence[Series], what: str) -> None:
         line = one.points(f"focus_{what}")
         if line:
             label = _grown(one.name, one.exponent(f"focus_{what}"))
-            axis.plot(*zip(*line, strict=True), color=one.colour, lw=1.8, zorder=4, label=label, gid=f"focus_{what} {one.name}")
+            axis.plot(
+                *zip(*line, strict=True),
+                color=one.colour,
+                lw=1.8,
+                zorder=4,
+                label=label,
+                gid=f"focus_{what} {one.name}",
+            )
             _dots(axis, one, f"focus_{what}", one.colour)
     axis.set_yscale("log")
     low, high = axis.get_ylim()
@@ -124,10 +145,16 @@ def _legend(axis: Any, own: Sequence[Series], bounded: bool) -> None:
     handles, labels = axis.get_legend_handles_labels()
     rows = [row for one in own for row in one.rows]
     soft, paper = light("soft"), light("paper")
-    marks = {
+    marks: dict[str, tuple[bool, dict[str, Any]]] = {
         "bound": (bounded, {"ls": "--", "lw": 1.1}),
-        "full attention sampled": (any(row.get("sampled") for row in rows), {"ls": "", "marker": "o", "mfc": paper, "ms": 5}),
-        "beyond the model's positions": (any(row.get("beyond_positions") for row in rows), {"ls": "", "marker": "^", "ms": 6}),
+        "full attention sampled": (
+            any(row.get("sampled") for row in rows),
+            {"ls": "", "marker": "o", "mfc": paper, "ms": 5},
+        ),
+        "beyond the model's positions": (
+            any(row.get("beyond_positions") for row in rows),
+            {"ls": "", "marker": "^", "ms": 6},
+        ),
     }
     for label, (wanted, style) in marks.items():
         if wanted:
@@ -143,7 +170,8 @@ def _lengths(axis: Any, own: Sequence[Series]) -> None:
     axis.set_xscale("log", base=2)
     axis.set_xticks(found[::-1][::step], [length(tokens) for tokens in found[::-1][::step]])
     axis.minorticks_off()
-    axis.set_xlim(found[0] / 1.25, found[-1] * 1.35)
+    room = (found[-1] / found[0]) ** 0.16 if len(found) > 1 else 1.5  # for values beside the last dots
+    axis.set_xlim(found[0] / room**0.4, found[-1] * room)
     axis.set_xlabel("tokens")
 
 

@@ -47,9 +47,9 @@ def series_of(records: Sequence[tuple[str, Mapping[str, Any]]]) -> list[Series]:
             found.setdefault(part, []).append((file, setup, rows))
     series = []
     for part, lines in found.items():
-        files, setups = ({line[side] for line in lines} for side in (0, 1))
-        several = len(records) > 1 and (len(files) > 1 or len(lines) > 1)
-        told = dict(zip(sorted(setups), apart(sorted(setups)), strict=True))
+        several = len({file for file, _, _ in lines}) > 1
+        setups = list(dict.fromkeys(setup for _, setup, _ in lines))
+        told = dict(zip(setups, apart(setups), strict=True))
         for number, (file, setup, rows) in enumerate(lines):
             words = [file] if several else []
             words += [told[setup]] if told[setup] else []

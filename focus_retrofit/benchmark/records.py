@@ -14,7 +14,7 @@ from typing import Any
 from focus_kernels.errors import FocusError
 
 from ..files import write_atomically
-from .growth import growth
+from .growth import cost_growth
 from .options import PARTS
 from .rows import FIELDS, Row
 
@@ -71,7 +71,7 @@ def bench_record(rows: Iterable[Row], command: str | Sequence[str]) -> dict[str,
         "machine": machine_facts(),
         "versions": versions(),
         "made": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "growth": growth(rows),
+        "growth": cost_growth(rows),
         "rows": rows,
     }
 
@@ -116,7 +116,7 @@ def _current(record: dict[str, Any]) -> dict[str, Any]:
         sampled = "blocks of queries" if str(row.get("full_method")).endswith(", sampled") else None
         full = {name: row.get(name) for name in FIELDS} | row
         rows.append({**full, "sampled": row.get("sampled", sampled)})
-    return {**record, "schema": SCHEMA, "growth": growth(rows), "rows": rows}
+    return {**record, "schema": SCHEMA, "growth": cost_growth(rows), "rows": rows}
 
 
 def _problem(record: Any) -> str | None:

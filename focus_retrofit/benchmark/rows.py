@@ -14,14 +14,14 @@ FIELDS = {
     "sampled": "how full attention was timed where not in whole, and scaled; or null",
     "focus_seconds": "best time of Focus",
     "speedup": "full_seconds / focus_seconds",
-    "speedup_over_default": "over full attention as the model runs it by itself; kernel, a layer: over one causal call",
-    "density": "share of causal pairs really computed, in training by the forward pass; for decode, share of the keys read",
+    "speedup_over_default": "over full attention as the model runs it by itself; a layer: over one causal call",
+    "density": "share of causal pairs computed, in training by the forward pass; for decode, share of the keys read",
     "attention_share": "share of full_seconds that is attention of the layers that Focus took",
-    "bound": "speedup that no attention of this density can exceed, the rest of the model included; training: that does this "
-    "much arithmetic, forward and backward",
-    "full_bytes": "peak memory of full attention, without the weights; kernel: with queries, keys and values; for decode, the "
-    "cache; or null",
-    "focus_bytes": "the same of Focus",
+    "bound": "speedup that nothing of this density can exceed, the rest of the model included; in training, nothing "
+    "that does this much arithmetic, forward and backward",
+    "full_bytes": "peak memory of full attention beyond weights and inputs; kernel: with queries, keys and values; for "
+    "decode, of the cache; or null",
+    "focus_bytes": "the same of Focus; or null",
     "memory": "focus_bytes / full_bytes; or null",
     "repeats": "times Focus was timed",
     "all": "seconds by method",

@@ -20,6 +20,8 @@ NOISY = 0.1
 
 def table(rows: Sequence[Row]) -> Group:
     """One line per row; below them what was run, and where Focus loses."""
+    from rich.markup import escape
+
     made = new_table()
     held = any(row.get("focus_bytes") for row in rows)
     names = ["part", "tokens", "full", "Focus", "speedup", "bound", "density", "attention", "memory"]
@@ -38,7 +40,7 @@ def table(rows: Sequence[Row]) -> Group:
             _number(row.get("attention_share"), ".0%"),
             _number(row.get("memory"), ".2f"),
             *([size(row["focus_bytes"]) if row.get("focus_bytes") else "-"] if held else []),
-            *([told[row["part"], row["setup"]]] if any(told.values()) else []),
+            *([escape(told[row["part"], row["setup"]])] if any(told.values()) else []),
             style="red" if row["speedup"] < 1 else None,
         )
     return grouped(made, verdicts(rows))
@@ -68,8 +70,8 @@ def _growing(series: Sequence[Row]) -> str:
         return ""
     kept = fitted(points(series, "focus_seconds"))
     return (
-        f"; time ~ n^{found['full']:.2f} with full attention, n^{found['focus']:.2f} with Focus, from {kept[0][0]:,} to "
-        f"{kept[-1][0]:,} tokens"
+        f"; time ~ n^{found['full']:.2f} with full attention, n^{found['focus']:.2f} with Focus, "
+        f"from {kept[0][0]:,} to {kept[-1][0]:,} tokens"
     )
 
 

@@ -17,6 +17,8 @@ COLUMNS = {"Focus": "focus_seconds", "full": "full_seconds", "memory": "memory",
 
 def comparison(found: Mapping[str, Any]) -> Group:
     """A row each; a change is that of the second file over the first."""
+    from rich.markup import escape
+
     made = new_table()
     for name in ("part", "tokens", "speedup", "then", "change", "within", "verdict", *COLUMNS, "what"):
         made.add_column(name, justify="left" if name in ("part", "verdict", "what") else "right", no_wrap=True)
@@ -32,7 +34,7 @@ def comparison(found: Mapping[str, Any]) -> Group:
             f"{speed['margin']:.0%}" + ("?" if speed["error"] is None else ""),
             f"[{COLOURS[row['verdict']]}]{row['verdict']}",
             *(_cell(row["moved"].get(name)) for name in COLUMNS.values()),
-            told[row["part"], row["setup"]],
+            escape(told[row["part"], row["setup"]]),
         )
     return grouped(made, notes(found))
 
@@ -49,7 +51,8 @@ def notes(found: Mapping[str, Any]) -> list[str]:
     counts = {word: sum(row["verdict"] == word for row in rows) for word in ("faster", "slower", "same")}
     lines = [
         ", ".join(f"{count} {word}" for word, count in counts.items() if count)
-        + f" by speedup; within: what may be noise, at least {found['threshold']:.0%}, or two standard errors of the best"
+        + " by speedup; within: what may be noise, two standard errors of the best times, "
+        + f"at least {found['threshold']:.0%}"
     ]
     if any(row["moved"]["speedup"]["error"] is None for row in rows):
         lines.append("? timed once: how far that is off is not known")

@@ -1,7 +1,8 @@
 """A whole training step of a retrofitted model: loss and backward of its routers, against the base model's.
 
-The base is frozen on both sides. With full attention there is no router to train, so its step is what training any small
-adapter of a frozen model costs at least: the same loss, its gradient carried back to the inputs.
+The base is frozen on both sides. With full attention there is no router to train, so its step is what training any
+small adapter of a frozen model costs at least: the same loss, its gradient carried back to the inputs. The share of
+attention is read off a step without it, in which gradients pass no queries and keys: it counts their projections too.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What trains one attention layer, as functions to time: hard routing with a gradient for its groups, the soft gate, and
+"""What trains one attention layer, as functions to time: hard routing with a gradient for its groups, the soft gate,
 full attention beside them; and how much arithmetic each is."""
 
 from __future__ import annotations
