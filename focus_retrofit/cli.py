@@ -18,7 +18,7 @@ COMMANDS = {
     "compare": "Focus beside its rivals: perplexity, benchmarks, retrieval, pairs and time.",
     "generate": "Continue a prompt, token by token; --compare shows the base model beside it.",
     "chat": "Talk with a model, with Focus or without.",
-    "bench": "Time attention, prefill and decoding against full attention.",
+    "bench": "Time attention, prefill, decoding and training against full attention; compare and plot.",
     "inspect": "Which groups a text's tokens are in, layer by layer.",
     "audit": "Check an adapter on a model: leaks, balance, equality with the base, exactness.",
     "plan": "Memory and time of training the routers of a model, for each way to use the GPUs.",

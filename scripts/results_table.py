@@ -185,25 +185,30 @@ def across() -> str:
 
 
 def training_cost() -> str:
-    """Time and memory of a training step's attention, by length."""
+    """Time and memory of a training step's attention, by length; each row has full attention beside it."""
     record = json.loads((ROOT / "results" / "training_cost.json").read_text())
-    full = {row["length"]: row for row in record["methods"]["full"]["rows"]}
-    rows = []
-    for method in record["methods"].values():
-        for row in method["rows"]:
-            ratio = full[row["length"]]["seconds"] / row["seconds"]
-            seconds = f"{row['seconds']:.3f}"
-            rows.append([tokens(row["length"]), method["title"], seconds, f"{row['bytes'] / 1e6:.0f}", f"{ratio:.2f}"])
-    rows.sort(key=lambda row: int(row[0][:-1]))
-    grown = "; ".join(
-        f"{method['title']}: {method['time_exponent']:.2f} and {method['memory_exponent']:.2f}"
-        for method in record["methods"].values()
-    )
+    rows: list[list[str]] = []
+    for row in record["rows"]:
+        if not rows or rows[-1][0] != tokens(row["tokens"]):
+            full = ["full attention", f"{row['full_seconds']:.3f}", f"{row['full_bytes'] / 1e6:.0f}", "1.00", "1.00"]
+            rows.append([tokens(row["tokens"]), *full])
+        cells = [f"{row['focus_seconds']:.3f}", f"{row['focus_bytes'] / 1e6:.0f}"]
+        cells += [number(row[name]) for name in ("speedup", "bound")]
+        rows.append([tokens(row["tokens"]), row["setup"].partition("window 128, ")[2], *cells])
+    grown = {"full attention": record["growth"][0], **{one["setup"]: one for one in record["growth"]}}
+    words = [
+        f"{setup.rpartition('window 128, ')[2]}: {one[side + '_seconds']:.2f} and {one[side + '_bytes']:.2f}"
+        for (setup, one), side in zip(grown.items(), ["full", *["focus"] * len(record["growth"])], strict=True)
+    ]
     return (
         "**Attention of one layer in a training step**, forward and backward, 9/3 heads of 64, K = 8, k = 1, window "
-        f"128 (`{record['command']}`).\n\n"
-        + table("tokens | objective | seconds | MB | times full", rows)
-        + f"\nGrowth over the last doubling, exponents of time and memory: {grown}.\n"
+        f"128 (`{record['command']}`"
+        + (f"; {record['remark']}" if "remark" in record else "")
+        + ").\n\n"
+        + table("tokens | objective | seconds | MB | times full | bound", rows)
+        + "\nGrowth, exponents of time and memory fitted to the longer half of the lengths: "
+        + "; ".join(words)
+        + ".\n"
     )
 
 

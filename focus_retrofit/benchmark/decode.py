@@ -20,7 +20,7 @@ from .full import default_implementation, full_attention, no_attention, token_wa
 from .gate import check_model, compare_logits, gate_length, ready
 from .options import parse_lengths
 from .prefill import NOTHING, attention_share, read
-from .rows import FOCUS, FULL, Row, make_row
+from .rows import FOCUS, FULL, Peaks, Row, make_row
 from .text import sample_ids
 from .timing import Note, Way, fastest_full, in_turn, rounds, steps
 
@@ -96,7 +96,7 @@ def _row(model: PreTrainedModel, ids: Tensor, new_tokens: int, repeats: int, not
     read(model, prompt, cache)
     for one in (filled, cache):  # layers with a window of their own let go of the rest of the prompt
         one.crop(0)
-    memory = cache.memory() / held_bytes(filled)
+    memory = Peaks(held_bytes(filled), cache.memory())
     ways = _full_ways(model, coming, filled, note)
     ways[FOCUS] = Way(partial(write, model, coming, cache), partial(forgetting, cache, tokens))
     ways[NOTHING] = Way(

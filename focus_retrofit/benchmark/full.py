@@ -47,7 +47,7 @@ def default_implementation(model: PreTrainedModel) -> str:
 
 def whole_ways(model: PreTrainedModel) -> dict[str, str]:
     """Ways to attend a whole sequence worth trying, by name; the model's own comes first."""
-    ways = _ready_made(model)
+    ways = ready_made(model)
     if device_of(model).type == "cpu":
         ways["balanced"] = _register("sdpa", "balanced", _balanced)
     return ways
@@ -62,7 +62,7 @@ def chunk_ways(model: PreTrainedModel) -> dict[str, str]:
 
 def token_ways(model: PreTrainedModel) -> dict[str, str]:
     """Ways to attend one token to a cache worth trying."""
-    ways = _ready_made(model)
+    ways = ready_made(model)
     if device_of(model).type == "cpu":
         for name, attend in TOKEN_WAYS.items():
             if name != "sdpa":
@@ -75,7 +75,8 @@ def no_attention(model: PreTrainedModel) -> str:
     return _register(default_implementation(model), "no attention", _values)
 
 
-def _ready_made(model: PreTrainedModel) -> dict[str, str]:
+def ready_made(model: PreTrainedModel) -> dict[str, str]:
+    """transformers' own, which have gradients too."""
     names = [default_implementation(model), "sdpa"]
     if device_of(model).type == "cuda":
         names.append("flash_attention_2")

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from typing import Any
 
 import torch
 
 from focus_kernels import FocusError
 from focus_kernels.bench import __main__ as kernels
 from focus_kernels.bench.gate import Red
+from focus_kernels.bench.methods import BLOCK, SAMPLED_BLOCKS
 from focus_kernels.bench.problems import Layer
 
 from ..config import FocusConfig
 from .options import parse_lengths
-from .rows import FOCUS, FULL, Row, make_row
+from .rows import FOCUS, FULL, Peaks, Row, make_row
 from .timing import Note, steps
 
 NAMES = {"full": "one call", "full, balanced": "balanced"}
+SAMPLED = f"{SAMPLED_BLOCKS} evenly spaced blocks of {BLOCK} queries against all before them, scaled by pairs"
 
 
 def bench_kernel(
@@ -64,8 +67,7 @@ def _row(layer: Layer, repeats: int, note: Note) -> Row:
     times = {}
     for full in found:
         if full is not focus:
-            sampled = ", sampled" if full["sampled"] else ""  # long ones: see the kernels' README
-            times[FULL + NAMES[full["method"]] + sampled] = full["all_seconds"]
+            times[FULL + NAMES[full["method"]]] = full["all_seconds"]
     return make_row(
         "kernel",
         layer.tokens,
@@ -73,12 +75,21 @@ def _row(layer: Layer, repeats: int, note: Note) -> Row:
         default=FULL + "one call",
         density=focus["density"],
         attention_share=1.0,
-        memory=focus["memory_ratio"],
+        memory=_peaks(layer, found, focus),
+        sampled=SAMPLED if any(result["sampled"] for result in found) else None,
         setup=f"one layer, {layer.q_heads}/{layer.kv_heads} heads of {layer.size}, {options_text(layer)}",
         dtype=str(layer.dtype).removeprefix("torch."),
         device=layer.device,
         threads=torch.get_num_threads(),
     )
+
+
+def _peaks(layer: Layer, found: list[dict[str, Any]], focus: dict[str, Any]) -> Peaks | None:
+    """Inputs and all that is allocated; above 256K it is not measured, and of full attention where it is one call."""
+    whole = next((full["peak_extra_bytes"] for full in found if full["method"] == "full"), None)
+    if whole is None or focus["peak_extra_bytes"] is None:
+        return None
+    return Peaks(layer.input_bytes + whole, layer.input_bytes + focus["peak_extra_bytes"])
 
 
 def options_text(options: Layer | FocusConfig) -> str:

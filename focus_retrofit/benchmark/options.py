@@ -10,14 +10,16 @@ from focus_kernels.errors import FocusError
 
 from ..config import option
 
-PARTS = ("kernel", "prefill", "decode")
+PARTS = ("kernel", "prefill", "decode", "training")
 
 
 @dataclass
 class BenchConfig:
     """The choices of a benchmark; checked when made."""
 
-    parts: str = option("kernel,prefill,decode", "what to time: kernel (one attention layer), prefill, decode")
+    parts: str = option(
+        "kernel,prefill,decode", "what to time: kernel (one attention layer), prefill, decode, training"
+    )
     lengths: str = option("1K,2K,4K,8K", "tokens, comma separated; K and M are 1024 and 1024^2")
     repeats: int = option(3, "best of this many, in turn; more of short lengths")
     new_tokens: int = option(32, "tokens decoded after each prompt")

@@ -19,7 +19,7 @@ from .gate import check_model, compare_logits, gate_length, ready
 from .options import parse_lengths
 from .rows import FOCUS, FULL, Row, make_row
 from .text import sample_ids
-from .timing import Note, Way, fastest_full, in_turn, memory_ratio, rounds, steps
+from .timing import Note, Way, fastest_full, in_turn, memory_peaks, rounds, steps
 
 NOTHING = "no attention"
 
@@ -52,13 +52,13 @@ def bench_prefill(
     return rows
 
 
-def agreeing(model: PreTrainedModel, ids: Tensor, note: Note) -> dict[str, str]:
+def agreeing(model: PreTrainedModel, ids: Tensor, note: Note, ways: dict[str, str] | None = None) -> dict[str, str]:
     """The ways of full attention that this model can run and that give the logits of its own."""
     own = default_implementation(model)
     with full_attention(model, own):
         want = read(model, ids, DynamicCache(config=model.config))
     found = {}
-    for name, implementation in whole_ways(model).items():
+    for name, implementation in (ways or whole_ways(model)).items():
         note(f"checking full attention by {name}")
         try:
             with full_attention(model, implementation):
@@ -96,7 +96,7 @@ def _row(model: PreTrainedModel, ids: Tensor, fulls: dict[str, str], repeats: in
         default=own,
         density=mean_density(model),
         attention_share=attention_share(times, strongest),
-        memory=memory_ratio(ways, strongest, note) if memory else None,
+        memory=memory_peaks(ways, strongest, note) if memory else None,
         beyond_positions=ids.shape[1] > (position_limit(model) or ids.shape[1]),
         **model_facts(model),
     )

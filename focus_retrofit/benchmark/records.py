@@ -14,10 +14,12 @@ from typing import Any
 from focus_kernels.errors import FocusError
 
 from ..files import write_atomically
+from .growth import cost_growth
 from .options import PARTS
-from .rows import Row
+from .rows import FIELDS, Row
 
-SCHEMA = 1
+SCHEMA = 2
+READABLE = (1, 2)  # 1: without bytes, without training
 NUMBERS = ("tokens", "full_seconds", "focus_seconds", "speedup")
 
 
@@ -60,17 +62,23 @@ def versions() -> dict[str, str]:
     return {**found, "python": platform.python_version()}
 
 
-def write_bench(path: str | os.PathLike[str], rows: Iterable[Row], command: str | Sequence[str]) -> Path:
-    """Write rows to a file, all or nothing."""
-    path = Path(path)
-    record = {
+def bench_record(rows: Iterable[Row], command: str | Sequence[str]) -> dict[str, Any]:
+    """Rows with what they were measured on and by, and how cost grows: what a file holds, and `--json` prints."""
+    rows = list(rows)
+    return {
         "schema": SCHEMA,
         "command": command if isinstance(command, str) else " ".join(command),
         "machine": machine_facts(),
         "versions": versions(),
         "made": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "rows": list(rows),
+        "growth": cost_growth(rows),
+        "rows": rows,
     }
+
+
+def write_bench(path: str | os.PathLike[str], rows: Iterable[Row], command: str | Sequence[str]) -> Path:
+    """Write rows to a file, all or nothing."""
+    path, record = Path(path), bench_record(rows, command)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, json.dumps(record, indent=1) + "\n")
     return path
@@ -88,7 +96,7 @@ def keep_rows(path: str | os.PathLike[str], command: str | Sequence[str]) -> Cal
 
 
 def read_bench(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """A file of `write_bench`, checked."""
+    """A file of `write_bench`, checked; one of an older schema is given in the form of this one."""
     try:
         record = json.loads(Path(path).read_text())
     except OSError as error:
@@ -98,14 +106,24 @@ def read_bench(path: str | os.PathLike[str]) -> dict[str, Any]:
     problem = _problem(record)
     if problem:
         raise FocusError(f"{path} is not a benchmark file of `focus-retrofit bench`: {problem}")
-    return record
+    return _current(record)
+
+
+def _current(record: dict[str, Any]) -> dict[str, Any]:
+    """What an older schema did not say is null; it said in a method's name that it was sampled."""
+    rows = []
+    for row in record["rows"]:
+        sampled = "blocks of queries" if str(row.get("full_method")).endswith(", sampled") else None
+        full = {name: row.get(name) for name in FIELDS} | row
+        rows.append({**full, "sampled": row.get("sampled", sampled)})
+    return {**record, "schema": SCHEMA, "growth": cost_growth(rows), "rows": rows}
 
 
 def _problem(record: Any) -> str | None:
     if not isinstance(record, dict) or not isinstance(record.get("rows"), list):
         return "it has no list of rows"
-    if record.get("schema") != SCHEMA:
-        return f"its schema is {record.get('schema')!r}, this version reads {SCHEMA}"
+    if record.get("schema") not in READABLE:
+        return f"its schema is {record.get('schema')!r}, this version reads {' and '.join(map(str, READABLE))}"
     for number, row in enumerate(record["rows"]):
         if not isinstance(row, dict) or row.get("part") not in PARTS or not isinstance(row.get("setup"), str):
             return f"row {number} has no part ({', '.join(PARTS)}) or no setup"

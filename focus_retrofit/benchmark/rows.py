@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 Row = dict[str, Any]
 FULL, FOCUS = "full: ", "focus"  # how methods are named
 FIELDS = {
-    "part": "kernel, prefill or decode",
+    "part": "kernel, prefill, decode or training",
     "tokens": "length of the sequence; for decode, of the prompt",
     "full_seconds": "best time of the fastest full attention; for decode, per token",
     "full_method": "which one that was",
+    "sampled": "how full attention was timed where not in whole, and scaled; or null",
     "focus_seconds": "best time of Focus",
     "speedup": "full_seconds / focus_seconds",
-    "speedup_over_default": "over full attention as the model runs it by itself; kernel: over one causal call",
-    "density": "share of causal pairs really computed; for decode, share of the keys read",
+    "speedup_over_default": "over full attention as the model runs it by itself; a layer: over one causal call",
+    "density": "share of causal pairs computed, in training by the forward pass; for decode, share of the keys read",
     "attention_share": "share of full_seconds that is attention of the layers that Focus took",
-    "bound": "what no sparse attention of this density can exceed, the rest of the model included",
-    "memory": "peak of Focus over that of full attention, without the weights; for decode, of the caches; or null",
+    "bound": "speedup that nothing of this density can exceed, the rest of the model included; in training, nothing "
+    "that does this much arithmetic, forward and backward",
+    "full_bytes": "peak memory of full attention beyond weights and inputs; kernel: with queries, keys and values; for "
+    "decode, of the cache; or null",
+    "focus_bytes": "the same of Focus; or null",
+    "memory": "focus_bytes / full_bytes; or null",
     "repeats": "times Focus was timed",
     "all": "seconds by method",
     "setup": "what was run",
@@ -28,6 +33,13 @@ FIELDS = {
 }
 
 
+class Peaks(NamedTuple):
+    """Bytes that each side holds at most."""
+
+    full: int
+    focus: int
+
+
 def make_row(
     part: str,
     tokens: int,
@@ -36,12 +48,14 @@ def make_row(
     default: str,
     density: float,
     attention_share: float | None,
-    memory: float | None,
+    memory: Peaks | None,
+    sampled: str | None = None,
+    work: float | None = None,
     beyond_positions: bool = False,
     **facts: Any,
 ) -> Row:
     """From the seconds of every method, those of full attention being called `full: ...`; `facts`: setup, dtype,
-    device, threads."""
+    device, threads. `work`: what is computed over what full attention computes, where that is not the density."""
     best = {name: min(seconds) for name, seconds in times.items() if seconds}
     fastest = min((name for name in best if name.startswith(FULL)), key=best.__getitem__)
     full, focus = best[fastest], best[FOCUS]
@@ -50,13 +64,16 @@ def make_row(
         "tokens": tokens,
         "full_seconds": full,
         "full_method": fastest.removeprefix(FULL),
+        "sampled": sampled,
         "focus_seconds": focus,
         "speedup": full / focus,
         "speedup_over_default": best[default] / focus if default in best else None,
         "density": density,
         "attention_share": attention_share,
-        "bound": None if attention_share is None else bound(attention_share, density),
-        "memory": memory,
+        "bound": None if attention_share is None else bound(attention_share, density if work is None else work),
+        "full_bytes": None if memory is None else memory.full,
+        "focus_bytes": None if memory is None else memory.focus,
+        "memory": memory.focus / memory.full if memory and memory.full else None,
         "repeats": len(times[FOCUS]),
         "all": times,
         **facts,
@@ -64,6 +81,6 @@ def make_row(
     }
 
 
-def bound(attention_share: float, density: float) -> float:
-    """Amdahl's: only attention shrinks, to its density."""
-    return 1 / (1 - attention_share * (1 - density))
+def bound(attention_share: float, work: float) -> float:
+    """Amdahl's: only attention shrinks, to the share of its work that is left."""
+    return 1 / (1 - attention_share * (1 - work))

@@ -21,10 +21,12 @@ def run_bench(
     on_row: Callable[[Row], None] | None = None,
     progress: bool = True,
 ) -> list[Row]:
-    """The parts that the options name, for a retrofitted model; the kernel part is a layer of its shape."""
+    """The parts that the options name, for a retrofitted model; kernel is a layer of its shape, training both."""
     from .decode import bench_decode
     from .kernel import bench_kernel
     from .prefill import bench_prefill
+    from .step import bench_step
+    from .training import bench_training
 
     config = BenchConfig() if config is None else config
     common: dict[str, Any] = {"repeats": config.repeats, "on_row": on_row, "progress": progress}
@@ -36,8 +38,13 @@ def run_bench(
             rows += bench_kernel(config.lengths, focus.config, *shape, model.dtype, device=device, **common)
         elif part == "prefill":
             rows += bench_prefill(model, tokenizer, config.lengths, memory=config.memory, **common)
-        else:
+        elif part == "decode":
             rows += bench_decode(model, tokenizer, config.lengths, config.new_tokens, **common)
+        else:
+            shape, options = head_shape(model), {**common, "memory": config.memory}
+            device = device_of(model).type
+            rows += bench_training(config.lengths, focus.config, *shape, model.dtype, device=device, **options)
+            rows += bench_step(model, tokenizer, config.lengths, **options)
     return rows
 
 

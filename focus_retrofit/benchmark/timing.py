@@ -11,7 +11,7 @@ from tqdm.auto import tqdm
 
 from focus_kernels.bench.measure import Action, interleaved, peak_bytes
 
-from .rows import FOCUS, FULL
+from .rows import FOCUS, FULL, Peaks
 
 Note = Callable[[str], None]
 HOPELESS = 1.5  # times the fastest full attention
@@ -52,14 +52,16 @@ def fastest_full(times: dict[str, list[float]]) -> str:
     return min((name for name in times if name.startswith(FULL)), key=lambda name: min(times[name]))
 
 
-def memory_ratio(ways: dict[str, Way], full: str, note: Note) -> float:
-    """Peak of Focus over the peak of a full attention, in one more run of each."""
-    peaks = []
-    for name in (FOCUS, full):
-        note(f"memory of {name}")
-        with ways[name].around():
-            peaks.append(peak_bytes(ways[name].run))
-    return peaks[0] / peaks[1]
+def memory_peaks(ways: dict[str, Way], full: str, note: Note) -> Peaks:
+    """What a full attention and Focus hold at most, in one more run of each."""
+    return Peaks(peak_of(ways, full, note), peak_of(ways, FOCUS, note))
+
+
+def peak_of(ways: dict[str, Way], name: str, note: Note) -> int:
+    """Bytes beyond what was held before, in one more run."""
+    note(f"memory of {name}")
+    with ways[name].around():
+        return peak_bytes(ways[name].run)
 
 
 @contextmanager

@@ -22,6 +22,7 @@ SHARED = (
     click.option("--lengths", default="1K,2K,4K,8K", show_default=True, help="Tokens; K and M are 1024 and 1024^2."),
     click.option("--repeats", default=3, show_default=True, type=click.IntRange(1), help="Best of this many, in turn."),
     click.option("--output", type=click.Path(dir_okay=False), help="Write the rows here as they come."),
+    click.option("--plot", type=click.Path(dir_okay=False), help="Draw them here: .png, .svg or .pdf."),
     as_json,
 )
 
@@ -37,29 +38,60 @@ def command() -> None:
     """Time Focus against the fastest full attention there is here; every speed is checked for exactness first."""
 
 
+LAYER = (
+    click.option("--heads", default="9/3", show_default=True, help="Query heads, or query/key heads."),
+    click.option("--head-size", default=64, show_default=True, type=click.IntRange(1)),
+    click.option(
+        "--dtype", default="float32", show_default=True, type=click.Choice(["float32", "bfloat16", "float16"])
+    ),
+    click.option("--device", default="cpu", show_default=True),
+    shared,
+    config_file,
+    options_of(FocusConfig, FOCUS),
+)
+
+
+def layer_options(function: Function) -> Function:
+    for decorate in reversed(LAYER):
+        function = decorate(function)
+    return function
+
+
 @command.command("kernel", cls=Command)
-@click.option("--heads", default="9/3", show_default=True, help="Query heads, or query/key heads.")
-@click.option("--head-size", default=64, show_default=True, type=click.IntRange(1))
-@click.option("--dtype", default="float32", show_default=True, type=click.Choice(["float32", "bfloat16", "float16"]))
-@click.option("--device", default="cpu", show_default=True)
-@shared
-@config_file
-@options_of(FocusConfig, FOCUS)
-def kernel(heads: str, head_size: int, dtype: str, device: str, **options: Any) -> None:
+@layer_options
+def kernel(**options: Any) -> None:
     """One attention layer, whole sequence."""
+    from ..benchmark import bench_kernel
+
+    measure(of_layer(bench_kernel, options), options)
+
+
+@command.command("training", cls=Command)
+@layer_options
+@click.option("--soft/--no-soft", default=True, help="Also the dense soft gate, up to 4K.  [default: soft]")
+def training(soft: bool, **options: Any) -> None:
+    """One attention layer in a training step, forward and backward: lm-hard with --explore groups (by default k, and
+    all), and the soft gate."""
+    from ..benchmark import bench_training
+
+    measure(of_layer(bench_training, options, soft=soft), options)
+
+
+def of_layer(bench: Callable[..., list[Row]], options: dict[str, Any], **more: Any) -> Callable[..., list[Row]]:
+    """A benchmark of a layer with the shape that the options give; takes them out."""
+    heads, size, device = options.pop("heads"), options.pop("head_size"), options.pop("device")
     parts = heads.split("/")
     if len(parts) > 2 or not all(part.isdigit() and int(part) for part in parts):
         raise FocusError(f"heads is {heads!r}; write a number of heads, or query/key heads as in 9/3")
-    shape = (int(parts[0]), int(parts[-1]))
     focus = FocusConfig(**chosen(FocusConfig, options))
     import torch
 
-    from ..benchmark import bench_kernel
+    dtype = getattr(torch, options.pop("dtype"))
 
     def work(lengths: str, **rest: Any) -> list[Row]:
-        return bench_kernel(lengths, focus, shape, head_size, getattr(torch, dtype), device=device, **rest)
+        return bench(lengths, focus, (int(parts[0]), int(parts[-1])), size, dtype, device=device, **more, **rest)
 
-    measure(work, options)
+    return work
 
 
 @command.command("prefill", cls=Command)
@@ -87,37 +119,80 @@ def decode(new_tokens: int, **options: Any) -> None:
     measure(lambda lengths, **rest: bench_decode(model, tokenizer, lengths, new_tokens, **rest), options)
 
 
+@command.command("step", cls=Command)
+@model_options
+@shared
+def step(**options: Any) -> None:
+    """MODEL in a whole training step: loss and backward of its routers, against the base model's."""
+    from ..benchmark import bench_step
+    from .load import load_focused
+
+    model, tokenizer = load_focused(options)
+    measure(lambda lengths, **rest: bench_step(model, tokenizer, lengths, **rest), options)
+
+
 @command.command("compare", cls=Command)
 @click.argument("first")
 @click.argument("second")
+@click.option("--threshold", default="5%", show_default=True, help="What is no change, whatever the noise: 5% or 0.05.")
+@click.option("--fail-on-slower", is_flag=True, help="Exit with 1 where a speedup fell.")
 @as_json
-def compare(first: str, second: str, as_json: bool) -> None:
-    """What moved from one file of a benchmark to another."""
+def compare(first: str, second: str, threshold: str, fail_on_slower: bool, as_json: bool) -> None:
+    """What moved from one file of a benchmark to another, beyond noise."""
     from ..benchmark import compare_benches, comparison, read_bench
 
-    found = compare_benches(read_bench(first), read_bench(second))
+    found = compare_benches(read_bench(first), read_bench(second), share(threshold))
     if as_json:
         click.echo(json.dumps(found, indent=2))
     else:
         show(comparison(found))
+    if fail_on_slower and any(row["verdict"] == "slower" for row in found["rows"]):
+        sys.exit(1)
+
+
+@command.command("plot", cls=Command)
+@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@click.option("--output", default="bench.png", show_default=True, help="A .png, .svg or .pdf.")
+def plot(files: tuple[str, ...], output: str) -> None:
+    """Speed, memory and how cost grows, of one file or of several in one picture."""
+    from ..benchmark import plot_bench
+
+    click.echo(f"wrote {plot_bench(files, output)}")
+
+
+def share(text: str) -> float:
+    """'5%' or '0.05'."""
+    try:
+        return float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        raise FocusError(f"threshold is {text!r}; write a share such as 5% or 0.05") from None
 
 
 def measure(work: Callable[..., list[Row]], options: dict[str, Any]) -> None:
-    """Run a benchmark, keep each row as it comes, and print them."""
-    from ..benchmark import keep_rows, table
+    """Run a benchmark, keep each row as it comes, print them and draw them."""
+    from ..benchmark import bench_record, keep_rows, table
 
+    if options["plot"]:
+        from ..benchmark.plot import check_output
+
+        check_output(options["plot"])
     command = " ".join(["focus-retrofit", *sys.argv[1:]])
     keep = keep_rows(Path(options["output"]), command) if options["output"] else None
     rows = work(options["lengths"], repeats=options["repeats"], on_row=keep)
+    record = bench_record(rows, command)
     if options["as_json"]:
-        click.echo(json.dumps(rows, indent=2))
+        click.echo(json.dumps(record, indent=2))
     else:
         show(table(rows))
+    if options["plot"]:
+        from ..benchmark import plot_records
+
+        plot_records([(Path(options["plot"]).stem, record)], options["plot"])
 
 
 def show(found: Any) -> None:
     from rich.console import Console
 
     console = Console(highlight=False)
-    console.width = max(console.width, 110)
+    console.width = max(console.width, 130)
     console.print(found)

@@ -10,6 +10,7 @@ from typing import Any
 from focus_kernels.errors import FocusError
 
 from .embed import shorten
+from .look import looking
 from .theme import light
 from .words import length, percent
 
@@ -75,18 +76,10 @@ def _panel(axis: Any, cells: Sequence[dict[str, Any]], lengths: list[int], depth
 
 def draw_retrieval(cells: Sequence[dict[str, Any]], task: str, narrow: bool = False) -> bytes:
     """One task's heat map as PNG."""
-    try:
-        import matplotlib
-    except ImportError as error:
-        raise FocusError("the heat map needs matplotlib: pip install focus-retrofit[report]") from error
-    from .plots import _LOOK
-
     own = [cell for cell in cells if cell["task"] == task and cell["depth"] is not None]
     if not own:
         raise FocusError(f"no cell of task {task!r} has a depth: there is no heat map of it")
     buffer = io.BytesIO()
-    with matplotlib.rc_context():
-        matplotlib.rcdefaults()
-        matplotlib.rcParams.update(_LOOK)
+    with looking("the heat map needs matplotlib"):
         draw(own, narrow).savefig(buffer, format="png", dpi=150, facecolor=light("paper"))
     return buffer.getvalue()

@@ -3,56 +3,22 @@
 from __future__ import annotations
 
 import io
-import warnings
 from collections.abc import Callable
 from typing import Any
 
-from focus_kernels.errors import FocusError
-
 from . import facts, plot_layers, plot_quality, plot_speed
+from .look import looking
 from .speed import curves
 from .svg import inline_svg
 from .theme import light
 
 NAMES = ("quality", "speed", "balance", "kept")
-_LOOK: dict[Any, Any] = {
-    "svg.fonttype": "none",
-    "svg.hashsalt": "focus",
-    "text.parse_math": False,
-    "text.color": light("ink"),
-    "font.family": "sans-serif",
-    "font.size": 9,
-    "axes.edgecolor": light("line"),
-    "axes.labelcolor": light("soft"),
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.titlesize": 9,
-    "axes.titleweight": "bold",
-    "axes.axisbelow": True,
-    "axes.grid": True,
-    "axes.grid.axis": "y",
-    "grid.color": light("line"),
-    "grid.linewidth": 0.6,
-    "xtick.color": light("line"),
-    "ytick.color": light("line"),
-    "xtick.labelcolor": light("soft"),
-    "ytick.labelcolor": light("soft"),
-    "legend.frameon": False,
-    "hatch.linewidth": 0.6,
-}
 
 
 def draw_plots(results: dict[str, Any]) -> dict[str, tuple[str, bytes]]:
     """Name -> (both SVGs for the page, PNG); a plot without data is left out."""
-    try:
-        import matplotlib
-    except ImportError as error:
-        raise FocusError("the report's plots need matplotlib: pip install focus-retrofit[report]") from error
     drawn = {}
-    with matplotlib.rc_context(), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph .* missing from")
-        matplotlib.rcdefaults()
-        matplotlib.rcParams.update(_LOOK)
+    with looking("the report's plots need matplotlib"):
         for name, (draw, label) in _wanted(results).items():
             wide, narrow = draw(False), draw(True)
             svgs = inline_svg(wide, f"{name}-wide", label) + inline_svg(narrow, f"{name}-narrow", label)

@@ -26,11 +26,17 @@ GROUPS = (
     ("#cab9ea", "#503f84"),
     ("#d3d6da", "#4b5058"),
 )
+# lines of one plot, told apart by colour-blind readers too; the first is Focus wherever it is alone
+LINES = ("#0a5fb0", "#c2570c", "#0b7a5a", "#7b4bb3", "#a8326e", "#7a6a00")
 CYCLE = 2 * len(GROUPS)  # the second time around a colour carries a dotted line
 
 
 def light(role: str) -> str:
     return ROLES[role][0]
+
+
+def line_colour(number: int) -> str:
+    return LINES[number % len(LINES)]
 
 
 def group_colour(group: int) -> str:

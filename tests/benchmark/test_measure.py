@@ -31,7 +31,8 @@ def test_rows_have_the_schema(rows: list[dict[str, Any]]) -> None:
         assert row["repeats"] == len(row["all"][FOCUS])
         assert 0 < row["density"] <= 1 and 0 <= row["attention_share"] <= 1
         assert row["bound"] == pytest.approx(1 / (1 - row["attention_share"] * (1 - row["density"])))
-        assert row["memory"] > 0 and row["threads"] == torch.get_num_threads() and row["dtype"] == "float32"
+        assert row["memory"] == pytest.approx(row["focus_bytes"] / row["full_bytes"]) and row["sampled"] is None
+        assert row["full_bytes"] > 0 and row["threads"] == torch.get_num_threads() and row["dtype"] == "float32"
         assert "K = 4, k = 1, window 8" in row["setup"]
     assert [row["beyond_positions"] for row in rows] == [False, False, False, True, False, True]
 

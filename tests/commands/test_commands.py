@@ -210,14 +210,18 @@ def test_bench_of_a_layer_and_of_a_model(small, tmp_path):
     layer = ["--lengths", "64,128", "--repeats", 1]
     words = ["--heads", "2/1", "--head-size", 16, "--num-groups", 4, "--top-k", 1, "--window", 8]
     rows = data(call("bench", "kernel", *layer, *words, "--output", tmp_path / "a.json", "--json"))
-    assert [row["tokens"] for row in rows] == [64, 128]
-    for part in ("prefill", "decode"):
+    assert [row["tokens"] for row in rows["rows"]] == [64, 128]
+    assert rows["rows"] == json.loads((tmp_path / "a.json").read_text())["rows"] and rows["schema"] == 2
+    trained = call("bench", "training", "--lengths", "64", "--repeats", 1, *words, "--plot", tmp_path / "a.png")
+    assert trained.exit_code == 0, trained.output
+    assert "lm-hard, explore = 1" in trained.stdout and (tmp_path / "a.png").exists()
+    for part in ("prefill", "decode", "step"):
         few = ["--new-tokens", 2] if part == "decode" else []
         done = call("bench", part, *small.model, "--lengths", "64", "--repeats", 1, *few)
         assert done.exit_code == 0, done.output
-        assert part in done.stdout
+        assert {"step": "training"}.get(part, part) in done.stdout
     same = data(call("bench", "compare", tmp_path / "a.json", tmp_path / "a.json", "--json"))
-    assert all(one["speedup_ratio"] == 1 for one in same)
+    assert all(one["verdict"] == "same" for one in same["rows"])
     wrong = call("bench", "kernel", "--heads", "x")
     assert wrong.exit_code == 2
     assert "heads is 'x'" in wrong.output
