@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from focus_kernels import FocusError
@@ -81,6 +82,23 @@ def _load_gguf(path: Path, dtype: torch.dtype, options: dict[str, Any]) -> tuple
     if model.config.model_type.startswith("gemma"):
         tokenizer.add_bos_token = True  # these models fall apart without it, and the file does not say so
     return model.eval(), tokenizer
+
+
+def keep_first_layers(model: PreTrainedModel, count: int) -> None:
+    """Cut a model down to its first layers, for measuring lengths at which all of them would take hours."""
+    config = model.config.get_text_config(decoder=True)
+    total = config.num_hidden_layers
+    if not 1 <= count <= total:
+        raise FocusError(f"this model has {total} layers; {count} of them cannot be kept")
+    stacks = [x for x in model.modules() if isinstance(x, nn.ModuleList) and len(x) == total]
+    if len(stacks) != 1:
+        raise FocusError(
+            f"{type(model).__name__} has {len(stacks)} lists of {total} layers: it is not clear what to cut"
+        )
+    del stacks[0][count:]
+    config.num_hidden_layers = count
+    if getattr(config, "layer_types", None) is not None:
+        config.layer_types = config.layer_types[:count]
 
 
 def packaged_file(name: str) -> Path:

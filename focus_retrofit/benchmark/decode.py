@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -13,7 +13,11 @@ from transformers import DynamicCache, PreTrainedModel
 
 from focus_kernels import FocusError
 
+from ..attention import Seen
+from ..cache import FocusLayer
 from ..discover import device_of
+from ..latent import is_latent
+from ..streaming import CHUNK, prefill
 from .caches import growing_cache, held_bytes, in_place_cache, static_cache
 from .facts import check_positions, mean_density, model_facts, position_limit
 from .full import default_implementation, full_attention, no_attention, token_ways
@@ -24,6 +28,8 @@ from .rows import FOCUS, FULL, Peaks, Row, make_row
 from .text import sample_ids
 from .timing import Note, Way, fastest_full, in_turn, rounds, steps
 
+FILLED_BOTH = 16 * 1024  # tokens up to which a full cache is prefilled by full attention: beyond, that takes minutes
+
 
 def bench_decode(
     model: PreTrainedModel,
@@ -32,6 +38,7 @@ def bench_decode(
     new_tokens: int = 32,
     *,
     repeats: int = 3,
+    chunk: int = CHUNK,
     on_row: Callable[[Row], None] | None = None,
     progress: bool = True,
 ) -> list[Row]:
@@ -50,7 +57,7 @@ def bench_decode(
         note("checking against the dense reference")
         check_model(model, ids[:, : min(gate_length(model), position_limit(model) or ids.shape[1])])
         for tokens in todo:
-            rows.append(_row(model, ids[:, : tokens + new_tokens], new_tokens, repeats, note))
+            rows.append(_row(model, ids[:, : tokens + new_tokens], new_tokens, repeats, chunk, note))
             if on_row is not None:
                 on_row(rows[-1])
     return rows
@@ -82,18 +89,21 @@ def fully(model: PreTrainedModel, implementation: str, filled: DynamicCache, tok
         yield
 
 
-def _row(model: PreTrainedModel, ids: Tensor, new_tokens: int, repeats: int, note: Note) -> Row:
+def _row(model: PreTrainedModel, ids: Tensor, new_tokens: int, repeats: int, chunk: int, note: Note) -> Row:
     focus: Any = model.focus
     tokens = ids.shape[1] - new_tokens
     prompt, coming = ids[:, :tokens], ids[:, tokens:]
     own = default_implementation(model)
     filled, cache = in_place_cache(model, ids.shape[1]), focus.new_cache()
     cache.activate_past_recording()
-    note("prefilling a full cache")
-    with full_attention(model, own):
-        read(model, prompt, filled)
-    note("prefilling the cache of Focus")
-    read(model, prompt, cache)
+    note("prefilling the caches")
+    taken = tokens > FILLED_BOTH and all(isinstance(layer, FocusLayer) for layer in cache.layers)
+    taken = taken and not any(is_latent(module) for module in model.modules())
+    with also_into(filled, focus) if taken else nullcontext():
+        prefill(model, prompt, cache=cache, chunk=chunk, progress=False)
+    if not taken:
+        with full_attention(model, own):
+            read(model, prompt, filled)
     for one in (filled, cache):  # layers with a window of their own let go of the rest of the prompt
         one.crop(0)
     memory = Peaks(held_bytes(filled), cache.memory())
@@ -113,9 +123,24 @@ def _row(model: PreTrainedModel, ids: Tensor, new_tokens: int, repeats: int, not
         density=mean_density(model, "decode_density"),
         attention_share=attention_share(each, fastest_full(each)),
         memory=memory,
+        filled="a prefill with Focus" if taken else None,
         beyond_positions=ids.shape[1] > (position_limit(model) or ids.shape[1]),
         **model_facts(model),
     )
+
+
+@contextmanager
+def also_into(filled: DynamicCache, focus: Any) -> Iterator[None]:
+    """What each layer of a prefill with Focus gets as keys and values goes into a full cache as well."""
+
+    def copy(seen: Seen) -> None:
+        filled.layers[seen.index].update(seen.key, seen.value)
+
+    before, focus.watch = focus.watch, copy
+    try:
+        yield
+    finally:
+        focus.watch = before
 
 
 def _full_ways(model: PreTrainedModel, coming: Tensor, filled: DynamicCache, note: Note) -> dict[str, Way]:

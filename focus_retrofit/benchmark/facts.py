@@ -59,3 +59,11 @@ def mean_density(model: PreTrainedModel, name: str = "density") -> float:
     taken = set(focus.layer_indices)
     lines = [line for line in focus.report().layers if line.layer in taken]
     return fmean(getattr(line, name) for line in lines)
+
+
+def head_shape(model: PreTrainedModel) -> tuple[tuple[int, int], int]:
+    """(query heads, key heads) and their size, of a layer."""
+    text = model.config.get_text_config(decoder=True)
+    heads = text.num_attention_heads
+    size = getattr(text, "head_dim", None) or text.hidden_size // heads
+    return (heads, getattr(text, "num_key_value_heads", None) or heads), size

@@ -54,7 +54,7 @@ def whole_ways(model: PreTrainedModel) -> dict[str, str]:
 
 
 def chunk_ways(model: PreTrainedModel) -> dict[str, str]:
-    """Ways to attend chunk after chunk to a cache worth trying; transformers' own would write down a mask of all pairs."""
+    """Ways to attend chunk after chunk to a cache; transformers' own would write down a mask of all pairs."""
     if device_of(model).type == "cpu":
         return {"in chunks": _register("sdpa", "in chunks", _chunk)}
     return {"in chunks": "flash_attention_2"}

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import partial
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -11,17 +13,37 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
 from focus_kernels import FocusError
+from focus_kernels.bench.measure import interleaved
+from focus_kernels.bench.methods import BLOCK, SAMPLED_BLOCKS, causal_in_blocks, sampled_share, sampled_starts
 
 from ..discover import device_of
-from .facts import check_positions, mean_density, model_facts, position_limit
-from .full import default_implementation, full_attention, no_attention, whole_ways
+from ..stats import count_pairs
+from ..streaming import CHUNK, prefill
+from .caches import in_place_cache
+from .facts import check_positions, head_shape, model_facts, position_limit
+from .full import chunk_ways, default_implementation, full_attention, no_attention, whole_ways
 from .gate import check_model, compare_logits, gate_length, ready
 from .options import parse_lengths
-from .rows import FOCUS, FULL, Row, make_row
+from .resident import Watched
+from .rows import FOCUS, FULL, Peaks, Row, make_row
 from .text import sample_ids
 from .timing import Note, Way, fastest_full, in_turn, memory_peaks, rounds, steps
 
 NOTHING = "no attention"
+SAMPLED = "sampled blocks"
+EXACT = 32 * 1024
+PROFILED = 8192  # tokens up to which memory is asked of torch, in one more run of each side
+QUESTIONABLE = 1.15  # times the fastest full attention: who was slower is not timed at longer lengths
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How prompts are read, and what is measured."""
+
+    repeats: int
+    memory: bool
+    chunk: int
+    exact: int
 
 
 def bench_prefill(
@@ -31,11 +53,18 @@ def bench_prefill(
     *,
     repeats: int = 3,
     memory: bool = True,
+    chunk: int = CHUNK,
+    exact: int = EXACT,
     on_row: Callable[[Row], None] | None = None,
     progress: bool = True,
 ) -> list[Row]:
-    """Seconds to read prompts of real text with a cache, batch 1; `model` is retrofitted, and gated first."""
+    """Seconds to read prompts of real text with a cache, batch 1; `model` is retrofitted, and gated first.
+
+    Longer prompts than `chunk` are read in chunks. Beyond `exact` tokens each side is timed once and, on a CPU, full
+    attention in samples, which the row says.
+    """
     ready(model)
+    options = Reading(repeats, memory, chunk, exact)
     lengths = parse_lengths(lengths)
     check_positions(model, lengths[-1])
     ids = sample_ids(tokenizer, max(lengths[-1], gate_length(model))).to(device_of(model))
@@ -46,9 +75,10 @@ def bench_prefill(
         check_model(model, sample, decode=False)
         fulls = agreeing(model, sample, note)
         for tokens in todo:
-            rows.append(_row(model, ids[:, :tokens], fulls, repeats, memory, note))
+            rows.append(_row(model, ids[:, :tokens], fulls, options, note))
             if on_row is not None:
                 on_row(rows[-1])
+            fulls = still_in_question(fulls, rows[-1]["all"])
     return rows
 
 
@@ -69,37 +99,91 @@ def agreeing(model: PreTrainedModel, ids: Tensor, note: Note, ways: dict[str, st
     return found
 
 
+def still_in_question(fulls: dict[str, str], times: dict[str, list[float]]) -> dict[str, str]:
+    """Of the ways to run full attention those that may be the fastest at the next length too."""
+    best = {name: min(times[FULL + name]) for name in fulls if times.get(FULL + name)}
+    limit = QUESTIONABLE * min(best.values(), default=0.0)
+    return {name: way for name, way in fulls.items() if best.get(name, 0.0) <= limit}
+
+
 def read(model: PreTrainedModel, ids: Tensor, cache: Any) -> Tensor:
     """Logits after ids [1, T], which go into an empty cache."""
     return model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1).logits
 
 
-def _row(model: PreTrainedModel, ids: Tensor, fulls: dict[str, str], repeats: int, memory: bool, note: Note) -> Row:
-    focus: Any = model.focus
+def _row(model: PreTrainedModel, ids: Tensor, fulls: dict[str, str], options: Reading, note: Note) -> Row:
+    tokens, own = ids.shape[1], FULL + default_implementation(model)
+    cut, peaks = tokens > options.chunk, Watched(options.memory and tokens > PROFILED)
+    sampled = cut and tokens > options.exact and device_of(model).type == "cpu"
+    caches: list[Any] = []
 
-    def fully() -> Tensor:
-        return read(model, ids, DynamicCache(config=model.config))
+    def sparsely() -> None:
+        caches[:] = [prefill(model, ids, chunk=options.chunk, progress=False).cache]
 
-    def sparsely() -> Tensor:
-        return read(model, ids, focus.new_cache())
+    def wholly() -> None:
+        read(model, ids, DynamicCache(config=model.config))
 
-    ways = {FULL + name: Way(fully, partial(full_attention, model, way)) for name, way in fulls.items()}
+    def in_chunks() -> None:
+        prefill(model, ids, cache=in_place_cache(model, tokens), chunk=options.chunk, progress=False)
+
+    ways: dict[str, Way] = {}
+    for name, implementation in {} if sampled else fulls.items():
+        ways[FULL + name] = Way(wholly, partial(full_attention, model, implementation))
+    for name, implementation in chunk_ways(model).items() if cut and not sampled else ():
+        ways[FULL + name] = Way(in_chunks, partial(full_attention, model, implementation))
     ways[FOCUS] = Way(sparsely)
-    ways[NOTHING] = Way(fully, partial(full_attention, model, no_attention(model)))
-    own = FULL + default_implementation(model)
-    times = in_turn(ways, rounds(repeats, ids.shape[1]), note, always=own)
+    nothing = partial(full_attention, model, no_attention(model))
+    ways[NOTHING] = Way(in_chunks if cut else wholly, nothing)
+    watched = {name: Way(peaks.around(name, way.run), way.around) for name, way in ways.items()}
+    repeats = 1 if tokens > options.exact else rounds(options.repeats, tokens)
+    times = in_turn(watched, repeats, note, always=own)
+    how = None
+    if sampled:
+        note("full attention, sampled")
+        times[FULL + SAMPLED] = [min(times[NOTHING]) + len(model.focus.layer_indices) * sampled_layer(model, tokens)]
+        how = f"attention of one layer in {SAMPLED_BLOCKS} evenly spaced blocks of {BLOCK} queries, times its layers"
     strongest = fastest_full(times)
+    memory = None
+    if options.memory:
+        # of what reads in the same chunks; without attention it holds no more than with it
+        same = next((name for name in (FULL + "in chunks", NOTHING) if cut and name in ways), strongest)
+        found = peaks.bytes(same), peaks.bytes(FOCUS)
+        memory = Peaks(*found) if all(found) else memory_peaks(ways, same, note)
     return make_row(
         "prefill",
-        ids.shape[1],
+        tokens,
         times,
         default=own,
-        density=mean_density(model),
+        density=density_of(model, caches[0]),
         attention_share=attention_share(times, strongest),
-        memory=memory_peaks(ways, strongest, note) if memory else None,
-        beyond_positions=ids.shape[1] > (position_limit(model) or ids.shape[1]),
+        memory=memory,
+        sampled=how,
+        chunk=options.chunk,
+        beyond_positions=tokens > (position_limit(model) or tokens),
         **model_facts(model),
     )
+
+
+def sampled_layer(model: PreTrainedModel, tokens: int) -> float:
+    """Seconds that full attention of one layer would take, from some of its blocks against their whole prefix."""
+    (heads, kv_heads), size = head_shape(model)
+    q, k, v = (torch.randn(1, n, tokens, size, dtype=model.dtype) for n in (heads, kv_heads, kv_heads))
+    starts = sampled_starts(tokens)
+    causal_in_blocks(q, k, v, starts[:1])
+    blocks = interleaved({SAMPLED: partial(causal_in_blocks, q, k, v, starts)}, 1, lambda text: None)
+    return min(blocks[SAMPLED]) / sampled_share(tokens)
+
+
+def density_of(model: PreTrainedModel, cache: Any) -> float:
+    """Share of causal pairs computed, mean over layers, from the groups that a cache holds."""
+    focus: Any = model.focus
+    shares = []
+    for index in focus.layer_indices:
+        layer = cache.layers[index]
+        groups = layer.buckets.groups[0, : layer.length].long()
+        seen, there = count_pairs(groups, focus.config, focus.dense_below)
+        shares.append(seen / there)
+    return fmean(shares)
 
 
 def attention_share(times: dict[str, list[float]], full: str) -> float:

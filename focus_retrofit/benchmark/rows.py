@@ -23,6 +23,8 @@ FIELDS = {
     "decode, of the cache; or null",
     "focus_bytes": "the same of Focus; or null",
     "memory": "focus_bytes / full_bytes; or null",
+    "chunk": "prefill: tokens read at once",
+    "filled": "decode: where the full cache's keys came from, if not from a prefill of its own; or null",
     "repeats": "times Focus was timed",
     "all": "seconds by method",
     "setup": "what was run",

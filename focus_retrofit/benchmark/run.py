@@ -8,6 +8,7 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from ..discover import device_of
+from .facts import head_shape
 from .gate import ready
 from .options import BenchConfig
 from .rows import Row
@@ -46,11 +47,3 @@ def run_bench(
             rows += bench_training(config.lengths, focus.config, *shape, model.dtype, device=device, **options)
             rows += bench_step(model, tokenizer, config.lengths, **options)
     return rows
-
-
-def head_shape(model: PreTrainedModel) -> tuple[tuple[int, int], int]:
-    """(query heads, key heads) and their size, of a layer."""
-    text = model.config.get_text_config(decoder=True)
-    heads = text.num_attention_heads
-    size = getattr(text, "head_dim", None) or text.hidden_size // heads
-    return (heads, getattr(text, "num_key_value_heads", None) or heads), size

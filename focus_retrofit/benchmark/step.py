@@ -19,13 +19,12 @@ from transformers import PreTrainedModel
 
 from ..discover import device_of
 from ..training.objectives import Objective, shifted
-from .facts import check_positions, mean_density, model_facts, position_limit
+from .facts import check_positions, head_shape, mean_density, model_facts, position_limit
 from .full import default_implementation, full_attention, no_attention, ready_made
 from .gate import check_model, gate_length, ready
 from .options import parse_lengths
 from .prefill import NOTHING, agreeing, attention_share
 from .rows import FOCUS, FULL, Peaks, Row, make_row
-from .run import head_shape
 from .text import sample_ids
 from .timing import Note, Way, fastest_full, in_turn, peak_of, rounds, steps
 from .training_gate import check_training

@@ -94,29 +94,43 @@ def of_layer(bench: Callable[..., list[Row]], options: dict[str, Any], **more: A
     return work
 
 
+first_layers = click.option(
+    "--first-layers", type=click.IntRange(1), help="Of the model only so many layers: all would take hours at 1M."
+)
+in_chunks = click.option(
+    "--chunk", default=8192, show_default=True, type=click.IntRange(1), help="Prompts are read so many tokens at once."
+)
+
+
 @command.command("prefill", cls=Command)
 @model_options
+@in_chunks
+@click.option("--exact", default="32K", show_default=True, help="Full attention of longer prompts is timed in samples.")
+@first_layers
 @shared
-def prefill(**options: Any) -> None:
+def prefill(chunk: int, exact: str, **options: Any) -> None:
     """MODEL reading prompts, up to the first token."""
-    from ..benchmark import bench_prefill
+    from ..benchmark import bench_prefill, parse_lengths
     from .load import load_focused
 
+    limit = parse_lengths(exact)[0]
     model, tokenizer = load_focused(options)
-    measure(lambda lengths, **rest: bench_prefill(model, tokenizer, lengths, **rest), options)
+    measure(lambda lengths, **rest: bench_prefill(model, tokenizer, lengths, chunk=chunk, exact=limit, **rest), options)
 
 
 @command.command("decode", cls=Command)
 @model_options
 @click.option("--new-tokens", default=32, show_default=True, type=click.IntRange(1), help="Tokens after each prompt.")
+@in_chunks
+@first_layers
 @shared
-def decode(new_tokens: int, **options: Any) -> None:
+def decode(new_tokens: int, chunk: int, **options: Any) -> None:
     """MODEL writing tokens, one at a time, after prompts."""
     from ..benchmark import bench_decode
     from .load import load_focused
 
     model, tokenizer = load_focused(options)
-    measure(lambda lengths, **rest: bench_decode(model, tokenizer, lengths, new_tokens, **rest), options)
+    measure(lambda lengths, **rest: bench_decode(model, tokenizer, lengths, new_tokens, chunk=chunk, **rest), options)
 
 
 @command.command("step", cls=Command)

@@ -17,7 +17,7 @@ def load_base(options: dict[str, Any]) -> tuple[Any, Any]:
     """The base model and its tokenizer; takes its options out of `options`."""
     import torch
 
-    from ..models import load_pretrained
+    from ..models import keep_first_layers, load_pretrained
 
     name, dtype = options.pop("model"), getattr(torch, options.pop("dtype"))
     device_map, in_4bit = options.pop("device_map"), options.pop("load_in_4bit")
@@ -30,8 +30,12 @@ def load_base(options: dict[str, Any]) -> tuple[Any, Any]:
         loading["quantization_config"] = BitsAndBytesConfig(
             load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=dtype
         )
+    layers = options.pop("first_layers", None)
     quiet_libraries()
-    return load_pretrained(name, dtype=dtype, **loading)
+    model, tokenizer = load_pretrained(name, dtype=dtype, **loading)
+    if layers is not None:
+        keep_first_layers(model, layers)
+    return model, tokenizer
 
 
 def adapter_of(options: dict[str, Any]) -> tuple[str, dict[str, Any]]:

@@ -51,7 +51,7 @@ def _crop_row(stream: KeyBuckets, number: int, length: int) -> None:
         for _, index, span in ends:
             some = int(torch.searchsorted(index, back))
             tail = span.start + span.used - index.numel()
-            mine[:, :, index[:some] + start] = pool.data[:, :, tail : tail + some]
+            mine[:, :, index[:some] + start] = pool.data[:, :, tail : tail + some].to(mine.dtype)
         if sinks:
             far = pool.spans[(number,)].start
             mine[:, :, start : start + len(sinks)] = pool.data[:, :, far + sinks.start : far + sinks.stop]

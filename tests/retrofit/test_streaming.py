@@ -109,7 +109,7 @@ def test_a_half_sized_cache_takes_half_the_memory():
         cache = FocusCache(model, dtype=dtype)
         prefill(model, IDS.repeat(1, 20), cache=cache, chunk=480, progress=False)
         sizes.append(sum(layer.buckets.pool.memory() for layer in cache.layers))
-    assert sizes[1] == sizes[0] / 2
+    assert sizes[1] == pytest.approx(sizes[0] / 2, rel=0.05)  # rounded keys, so not quite the same groups
 
 
 def test_room_that_is_expected_is_made_once(monkeypatch):
