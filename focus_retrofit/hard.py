@@ -50,12 +50,12 @@ def attend_whole(
         return out, chosen
     span = int(early.any(0).nonzero()[-1]) + 1  # no early token is beyond it
     plain = {**options, "temperature": None, "num_groups": 1, "sinks": config.sinks}
-    given = [x[:, :, :span] for x in (query, key, value)]
+    q, k, v = (x[:, :, :span] for x in (query, key, value))
     ids = None if layout.sequence_ids is None else layout.sequence_ids[:, :span]
     some, one_group = early[:, :span], torch.zeros_like(groups[:, :span, :1])
     mask = None if bool(some.all()) else some
     near: Any = max(focus.dense_below, config.window)  # in a window that holds them all
-    dense: Any = focus_attention(*given, one_group, window=near, padding_mask=mask, sequence_ids=ids, **plain)
+    dense: Any = focus_attention(q, k, v, one_group, window=near, padding_mask=mask, sequence_ids=ids, **plain)
     return torch.cat([torch.where(some[:, None, :, None], dense, out[:, :, :span]), out[:, :, span:]], 2), chosen
 
 

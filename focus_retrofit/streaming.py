@@ -15,6 +15,7 @@ from transformers import DynamicCache, PreTrainedModel
 from focus_kernels import FocusError
 
 from .cache import FocusCache
+from .discover import device_of
 
 CHUNK = 8192  # with K = 8 a group's queries of a chunk are about a thousand: enough for a kernel to work well
 
@@ -43,8 +44,8 @@ def prefill(
     """Read input_ids [B, T] in chunks; what comes out does not depend on their size.
 
     `cache`: where the keys go (`model.focus.new_cache(dtype=..., spill=...)`), after what it holds already.
-    attention_mask [B, T] is of these tokens, or of all with those the cache holds. To generate after a long prompt, read
-    all but its last token, then `model.generate(input_ids, past_key_values=prefilled.cache)`.
+    attention_mask [B, T] is of these tokens, or of all with those the cache holds. To generate after a long prompt,
+    read all but its last token, then `model.generate(input_ids, past_key_values=prefilled.cache)`.
     """
     batch, tokens = _check(input_ids, chunk, keep)
     if cache is None:
@@ -53,7 +54,7 @@ def prefill(
     if isinstance(cache, FocusCache):
         cache.expect(before + tokens)
     options = _masked(attention_mask, before, batch, tokens)
-    device = model.get_input_embeddings().weight.device
+    device = device_of(model)
     kept: list[Tensor] = []
     clock = Estimate(before, before + tokens)
     bar = tqdm(total=tokens, desc="reading", unit="token", unit_scale=True, disable=None if progress else True)
@@ -123,7 +124,7 @@ class Estimate:
 
 
 def remaining(ends: Sequence[int], seconds: Sequence[float], last: int) -> float | None:
-    """Seconds from ends[-1] to `last`, by a least-squares fit of seconds = a n + b n^2 from ends[0] on, a and b >= 0."""
+    """Seconds from ends[-1] to `last`, by a least-squares fit of seconds = a n + b n^2 from ends[0] on."""
     n = torch.tensor([end - ends[0] for end in ends[1:]], dtype=torch.float64)
     if not n.numel():
         return None

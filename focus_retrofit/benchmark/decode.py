@@ -134,7 +134,8 @@ def also_into(filled: DynamicCache, focus: Any) -> Iterator[None]:
     """What each layer of a prefill with Focus gets as keys and values goes into a full cache as well."""
 
     def copy(seen: Seen) -> None:
-        filled.layers[seen.index].update(seen.key, seen.value)
+        layer: Any = filled.layers[seen.index]
+        layer.update(seen.key, seen.value)
 
     before, focus.watch = focus.watch, copy
     try:

@@ -112,6 +112,7 @@ def read(model: PreTrainedModel, ids: Tensor, cache: Any) -> Tensor:
 
 
 def _row(model: PreTrainedModel, ids: Tensor, fulls: dict[str, str], options: Reading, note: Note) -> Row:
+    focus: Any = model.focus
     tokens, own = ids.shape[1], FULL + default_implementation(model)
     cut, peaks = tokens > options.chunk, Watched(options.memory and tokens > PROFILED)
     sampled = cut and tokens > options.exact and device_of(model).type == "cpu"
@@ -140,7 +141,7 @@ def _row(model: PreTrainedModel, ids: Tensor, fulls: dict[str, str], options: Re
     how = None
     if sampled:
         note("full attention, sampled")
-        times[FULL + SAMPLED] = [min(times[NOTHING]) + len(model.focus.layer_indices) * sampled_layer(model, tokens)]
+        times[FULL + SAMPLED] = [min(times[NOTHING]) + len(focus.layer_indices) * sampled_layer(model, tokens)]
         how = f"attention of one layer in {SAMPLED_BLOCKS} evenly spaced blocks of {BLOCK} queries, times its layers"
     strongest = fastest_full(times)
     memory = None

@@ -32,8 +32,9 @@ def attend_chunk(
     """The queries [B, Hq, c, D] of the chunk last appended, against all keys so far; options as in `focus_attention`.
 
     query_groups [B, c, k'] are the groups to look into, instead of those appended with the chunk. dense: a query sees
-    every key before it, none of them as a distant one; fast for streams no longer than they `hold`. Returns [B, Hq, c, Dv] (0 at padding) and, if asked, the logsumexp [B, Hq, c]. Appending and
-    attending chunk after chunk gives what `focus_attention` gives for the whole sequence, whatever the chunk sizes.
+    every key before it, none of them as a distant one; fast for streams no longer than they `hold`. Returns
+    [B, Hq, c, Dv] (0 at padding) and, if asked, the logsumexp [B, Hq, c]. Appending and attending chunk after chunk
+    gives what `focus_attention` gives for the whole sequence, whatever the chunk sizes.
     """
     if not buckets.rows:
         raise FocusError("the stream is empty: append a chunk of keys before attending to it")

@@ -39,8 +39,8 @@ class Move(NamedTuple):
 class Pool:
     """Lists under any hashable name, [H, rows, D]; every start is a multiple of `align` (pages, on CUDA).
 
-    A list that outgrows its room moves the pool: each list then gets a part of its length to spare or, where it is known
-    how long all of them are going to be, room for its share of that.
+    A list that outgrows its room moves the pool: each list then gets a part of its length to spare or, where it is
+    known how long all of them are going to be, room for its share of that.
     """
 
     def __init__(self, example: Tensor, align: int, dtype: torch.dtype | None = None, directory: str | None = None):

@@ -31,7 +31,7 @@ def mapped(directory: str, shape: tuple[int, ...], dtype: torch.dtype) -> Mapped
     """An uninitialised tensor of this shape in a new file of a directory."""
     size = max(prod(shape) * dtype.itemsize, mmap.PAGESIZE)
     try:
-        file = tempfile.TemporaryFile(prefix="focus-", dir=directory)
+        file = tempfile.TemporaryFile(prefix="focus-", dir=directory)  # noqa: SIM115
     except OSError as error:
         raise FocusError(f"cannot spill keys to {directory}: {error.strerror}; give a directory to write to") from None
     with file:

@@ -1,8 +1,8 @@
 """The chunked engine as a stream: append a chunk of keys, attend a chunk of queries; a chunk of one is decoding.
 
 Keys live in three places, each row in one of them: the last `window` tokens before the chunk and the chunk itself in
-position order, the sinks, and everything older in buckets, one per group (per set of groups for match "share"). A stream
-that is to be attended densely at first holds these tokens in position order, all of them, until it is longer.
+position order, the sinks, and everything older in buckets, one per group (per set of groups for match "share"). A
+stream that is attended densely at first holds those tokens in position order, all of them, until it is longer.
 """
 
 from __future__ import annotations
@@ -231,7 +231,7 @@ class KeyBuckets:
         self._check(key, value, groups, padding_mask)
         if (self.dtype or self.directory) and key.device.type != "cpu":
             raise FocusError(
-                f"keys are on {key.device}: a dtype of their own (now {self.dtype}) and files ({self.directory}) are for "
+                f"keys are on {key.device}: a dtype of their own ({self.dtype}) and files ({self.directory}) are for "
                 "streams on a CPU; load the model in a smaller dtype, or offload its cache"
             )
         key, value = self.rounded(key), self.rounded(value)
