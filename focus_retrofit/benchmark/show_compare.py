@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from .growth import by_series
 from .labels import short_setups
 from .show import grouped, new_table
 
@@ -65,6 +66,7 @@ def notes(found: Mapping[str, Any]) -> list[str]:
             f"n^{full:.2f}, then n^{full_then:.2f}"
         )
     for name, which in (("only_first", "first"), ("only_second", "second")):
-        for row in found[name]:
-            lines.append(f"only in the {which}: {row['part']} at {row['tokens']:,}, {row['setup']}")
+        for (part, setup), series in by_series(found[name]).items():
+            lengths = ", ".join(f"{row['tokens']:,}" for row in series)
+            lines.append(f"only in the {which}: {part} at {lengths} tokens, {setup}")
     return lines

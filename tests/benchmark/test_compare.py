@@ -89,7 +89,7 @@ def test_rows_of_one_file_are_listed() -> None:
     assert [(row["part"], row["tokens"]) for row in found["only_first"]] == [("prefill", 128), ("decode", 64)]
     assert found["only_second"] == [{"part": "prefill", "tokens": 64, "setup": "another"}]
     text = shown(comparison(found))
-    assert "only in the first: decode at 64" in text and "only in the second: prefill at 64, another" in text
+    assert "only in the first: decode at 64" in text and "only in the second: prefill at 64 tokens, another" in text
     with pytest.raises(FocusError, match="no row in common"):
         compare_benches(old, record(made(64, 1.0, 2.0, setup="another")))
     with pytest.raises(FocusError, match="threshold is -1"):

@@ -65,6 +65,13 @@ def test_files_of_this_repository_are_read() -> None:
         assert row["speedup"] == pytest.approx(row["full_seconds"] / row["focus_seconds"])
 
 
+def test_every_field_is_documented(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "benchmarks.md").read_text()
+    assert [name for name, text in FIELDS.items() if f"| `{name}` | {text} |" not in page] == []
+    record = read_bench(write_bench(tmp_path / "bench.json", [], "x"))
+    assert [name for name in record if f"| `{name}` |" not in page] == []
+
+
 def test_what_is_done_is_kept(rows: Rows, tmp_path: Path) -> None:
     keep = keep_rows(tmp_path / "bench.json", "command")
     for count, row in enumerate(rows, 1):
