@@ -47,6 +47,10 @@ def register(base: str) -> str:
         module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, **kwargs: Any
     ) -> Output:
         layer: Layer | None = getattr(module, ATTRIBUTE, None)
+        if layer is not None and layer.router is None and layer.focus.parallel is not None:
+            return layer.focus.parallel.attend_unrouted(layer, module, query, key, value, **kwargs).transpose(
+                1, 2
+            ), None
         if layer is None or layer.local:
             return base_attention(base, module)(module, query, key, value, attention_mask, **kwargs)
         if layer.router is None:
@@ -116,6 +120,12 @@ def attend(
         out = soft_attention(query, key, value, routed, focus, dropout=dropout, **options)
         return out.transpose(1, 2), None
     options.update(temperature_scope=focus.config.temperature_scope, backend=focus.backend)
+    if focus.parallel is not None:
+        out = focus.parallel.attend(layer, module, query, key, value, routed, options).transpose(1, 2)
+        note("hard (sequence parallel)")
+        if after is not None:
+            after(out)
+        return out, None
     if cache is not None and cache.length:
         if focus.config.leaks:
             raise FocusError("balance='sinkhorn' looks at later tokens and cannot generate; use balance='potentials'")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import sqrt
 
-KINDS = ("groups", "sinks", "halo", "queries", "keys", "outputs")
+KINDS = ("groups", "sinks", "halo", "queries", "keys", "outputs")  # of a prefill
 GROUP_BYTES = 2  # a group's number is sent as int16
 
 
@@ -17,14 +17,11 @@ class Traffic:
     sent: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))
 
     def add(self, kind: str, count: int) -> None:
-        self.sent[kind] += count
+        self.sent[kind] = self.sent.get(kind, 0) + count
 
     @property
     def total(self) -> int:
         return sum(self.sent.values())
-
-    def __add__(self, other: Traffic) -> Traffic:
-        return Traffic({kind: self.sent[kind] + other.sent[kind] for kind in KINDS})
 
 
 def ring_bytes(tokens: int, ranks: int, kv_heads: int, head_size: int, bytes_per_number: float) -> float:
