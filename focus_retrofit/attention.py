@@ -48,9 +48,8 @@ def register(base: str) -> str:
     ) -> Output:
         layer: Layer | None = getattr(module, ATTRIBUTE, None)
         if layer is not None and layer.router is None and layer.focus.parallel is not None:
-            return layer.focus.parallel.attend_unrouted(layer, module, query, key, value, **kwargs).transpose(
-                1, 2
-            ), None
+            out = layer.focus.parallel.attend_unrouted(layer, module, query, key, value, **kwargs)
+            return out.transpose(1, 2), None
         if layer is None or layer.local:
             return base_attention(base, module)(module, query, key, value, attention_mask, **kwargs)
         if layer.router is None:

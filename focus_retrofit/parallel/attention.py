@@ -1,4 +1,4 @@
-"""Exact attention of a slice of tokens whose keys are spread over ranks: window, sinks, and distant matches by group."""
+"""Exact attention of a slice of tokens whose keys are spread over ranks: window, sinks, distant matches by group."""
 
 from __future__ import annotations
 

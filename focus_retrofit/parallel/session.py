@@ -1,4 +1,4 @@
-"""`sequence_parallel`: inside it a retrofitted model runs on a slice of the tokens, and attends to those of all ranks."""
+"""`sequence_parallel`: inside it a model runs on a slice of the tokens, and attends to those of all ranks."""
 
 from __future__ import annotations
 
@@ -106,11 +106,9 @@ class SequenceParallel:
         self, layer: Layer, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, **kwargs: Any
     ) -> Tensor:
         """A layer without groups -> [B, Hq, n, Dv]: its own window, or everything (as a single group)."""
-        window = kwargs.get("sliding_window")
-        if layer.local and not isinstance(window, int):
-            raise FocusError(
-                f"layer {layer.index} has a mask of its own that is no sliding window: it cannot be sliced"
-            )
+        window = kwargs.get("sliding_window") if layer.local else self.focus.config.window + 1
+        if not isinstance(window, int):
+            raise FocusError(f"layer {layer.index} has a mask that is no sliding window: it cannot be sliced")
         if kwargs.get("dropout"):
             raise FocusError(f"layer {layer.index}: attention dropout has no place here: call model.eval()")
         scale = kwargs.get("scaling")
@@ -120,7 +118,7 @@ class SequenceParallel:
             "softcap": kwargs.get("softcap"),
             "sink_logits": kwargs.get("s_aux"),
             "num_groups": 1,
-            "window": window - 1 if layer.local else self.focus.config.window,
+            "window": window - 1,
             "sinks": 0,
         }
         groups = None if layer.local else torch.zeros(query.shape[0], query.shape[2], 1, device=query.device).long()

@@ -7,6 +7,7 @@ in that group. A stretch is a run of this order, so a rank works on few groups a
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -41,7 +42,7 @@ def cut_stretches(groups: Tensor, problem: Problem, ranks: int, everywhere: int 
         for bucket in distant_buckets(ids, problem, everywhere)
     ]
     ends = cut_costs([one.reach for one in listed], ranks)
-    return [_stretch(_between(listed, begin, end)) for begin, end in zip([0, *ends], ends, strict=False)]
+    return [_stretch(_between(listed, begin, end)) for begin, end in pairwise([0, *ends])]
 
 
 def cut_costs(costs: list[Tensor], parts: int) -> list[int]:
