@@ -19,6 +19,7 @@ from .hard import attend_past, attend_whole
 from .latent import is_latent, latent_rows
 from .layer import ATTRIBUTE, Layer
 from .masks import Layout, base_mask, make_mask_function
+from .parallel.tensor import head_group, sum_gradients
 from .router import Routing
 from .soft import soft_attention
 
@@ -37,6 +38,7 @@ class Seen:
     value: Tensor  # [B, Hkv, T, Dv]
     routed: Routing
     options: dict[str, Any]  # scale, softcap, sink_logits, temperature
+    spread: Any = None  # the process group over which the heads are spread, while training
 
 
 def register(base: str) -> str:
@@ -102,18 +104,21 @@ def attend(
     tokens = query.shape[2]
     documents = None if attention_mask is None else attention_mask[:, -tokens:].to(query.device)
     routed = router.route(hidden, Layout(query.shape[0], tokens, documents, query.device))
+    spread = head_group(module) if torch.is_grad_enabled() else None
+    routed.logits = sum_gradients(routed.logits, spread)
+    routed.per_token = sum_gradients(routed.per_token, spread)
     options: dict[str, Any] = {
         "scale": query.shape[3] ** -0.5 if scaling is None else scaling,
-        "temperature": router.layer_temperature(),
+        "temperature": sum_gradients(router.layer_temperature(), spread),
         "softcap": softcap,
         "sink_logits": s_aux,
     }
     note = partial(layer.stats.note_call, routed, focus.dense_below)
-    after = None
+    after, seen = None, Seen(layer.index, hidden, query, key, value, routed, options, spread)
     if focus.watch is not None:
-        after = focus.watch(Seen(layer.index, hidden, query, key, value, routed, options))
+        after = focus.watch(seen)
     if focus.rival is not None:
-        return attend_otherwise(layer, Seen(layer.index, hidden, query, key, value, routed, options), cache), None
+        return attend_otherwise(layer, seen, cache), None
     if focus.mode == "soft":
         note(f"soft ({focus.config.gate} gate)")
         out = soft_attention(query, key, value, routed, focus, dropout=dropout, **options)

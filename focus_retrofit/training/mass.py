@@ -8,7 +8,7 @@ linear in the length.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -93,9 +93,9 @@ class _Pull:
         return self.slope[:, :, :, some] @ self.value.mT - self.delta[:, :, :, some]
 
 
-def lost_mass(soft: Tensor, parts: Weighed) -> Tensor:
+def lost_mass(soft: Tensor, parts: Weighed, spread: Any = None) -> Tensor:
     """1 - the share of a row's weights that stays within groups, mean over rows, for soft assignments [B, T, K]; of all
-    of them, whatever their sign.
+    of them, whatever their sign. spread: a process group whose ranks weigh each by heads of its own.
 
     kept = sum_ij w_ij g_i.g_j / sum_ij |w_ij| is bilinear: its gradient needs (W + W') g, not the pairs themselves.
     """
@@ -107,6 +107,9 @@ def lost_mass(soft: Tensor, parts: Weighed) -> Tensor:
         kept, total = kept + (read * now[:, some]).sum((1, 2)), total + weight.abs().sum((1, 2))
         slope[:, some] += read
         slope += weight.mT @ now[:, some]
+    if spread is not None:
+        for part in (slope, kept, total):
+            torch.distributed.all_reduce(part, group=spread)
     return _lost(soft, slope, kept, total.clamp_min(1e-20))
 
 
