@@ -38,7 +38,7 @@ class Seen:
     value: Tensor  # [B, Hkv, T, Dv]
     routed: Routing
     options: dict[str, Any]  # scale, softcap, sink_logits, temperature
-    spread: Any = None  # the process group over which the heads are spread, while training
+    spread: Any = None  # the process group over which the heads are spread, if they are
 
 
 def register(base: str) -> str:
@@ -104,7 +104,7 @@ def attend(
     tokens = query.shape[2]
     documents = None if attention_mask is None else attention_mask[:, -tokens:].to(query.device)
     routed = router.route(hidden, Layout(query.shape[0], tokens, documents, query.device))
-    spread = head_group(module) if torch.is_grad_enabled() else None
+    spread = head_group(module) if torch.is_grad_enabled() or focus.watch is not None else None
     routed.logits = sum_gradients(routed.logits, spread)
     routed.per_token = sum_gradients(routed.per_token, spread)
     options: dict[str, Any] = {

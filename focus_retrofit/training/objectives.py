@@ -92,7 +92,7 @@ def note_layer(focus: Focus, layers: dict[str, list[Tensor]], seen: Seen) -> Non
 def layer_mass(focus: Focus, router: Router, seen: Seen) -> Tensor:
     soft = router.logits(seen.hidden.detach(), seen.routed.layout.real).softmax(-1)
     parts = masses(seen, focus.config.window, focus.config.sinks)
-    return lost_mass(soft, ((some, part.to(soft.device)) for some, part in parts), seen.spread)
+    return lost_mass(soft, ((some, part.to(soft.device)) for some, part in parts))
 
 
 def layer_balance(focus: Focus, router: Router, seen: Seen) -> Tensor:
