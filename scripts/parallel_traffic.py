@@ -87,7 +87,9 @@ def main() -> None:
     torch.set_num_threads(1)
     rows = [row for ranks in options.ranks for row in run(ranks, options)]
     options.output.parent.mkdir(parents=True, exist_ok=True)
-    command = f"python scripts/parallel_traffic.py --ranks {' '.join(map(str, options.ranks))} --tokens {options.tokens}"
+    command = (
+        f"python scripts/parallel_traffic.py --ranks {' '.join(map(str, options.ranks))} --tokens {options.tokens}"
+    )
     options.output.write_text(json.dumps({"command": command, "rows": rows}, indent=1) + "\n")
     for row in rows:
         shares = {kind: round(count / row["expected"]["ring"], 3) for kind, count in row["sent"].items()}
