@@ -72,7 +72,8 @@ def run(ranks: int, options: argparse.Namespace) -> list[dict[str, Any]]:
             measure(rank, ranks, options, Path(folder) / "rows.json")
             dist.barrier()
             os._exit(0)
-        if any([os.waitpid(child, 0)[1] for child in children]):
+        ends = [os.waitpid(child, 0)[1] for child in children]
+        if any(ends):
             raise SystemExit("a process failed; its message is above")
         return json.loads((Path(folder) / "rows.json").read_text())
 
