@@ -44,6 +44,11 @@ def save_adapter(
 ) -> Path:
     """Write `model.focus` to a directory, on the main process of a distributed run only."""
     path = Path(directory)
+    if any(hasattr(tensor, "full_tensor") for tensor in model.focus.tensors().values()):  # type: ignore[operator, union-attr]
+        raise FocusError(
+            "the routers themselves are sharded, so no process has them whole: pass ignored_params="
+            "set(model.focus.trainable_parameters()) to fully_shard"
+        )
     if torch.distributed.is_available() and torch.distributed.is_initialized() and torch.distributed.get_rank():
         return path
     if path.exists() and not path.is_dir():

@@ -19,6 +19,7 @@ from .hard import attend_past, attend_whole
 from .latent import is_latent, latent_rows
 from .layer import ATTRIBUTE, Layer
 from .masks import Layout, base_mask, make_mask_function
+from .parallel.tensor import head_group, sum_gradients
 from .router import Routing
 from .soft import soft_attention
 
@@ -37,6 +38,7 @@ class Seen:
     value: Tensor  # [B, Hkv, T, Dv]
     routed: Routing
     options: dict[str, Any]  # scale, softcap, sink_logits, temperature
+    spread: Any = None  # the process group over which the heads are spread, if they are
 
 
 def register(base: str) -> str:
@@ -47,6 +49,9 @@ def register(base: str) -> str:
         module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, **kwargs: Any
     ) -> Output:
         layer: Layer | None = getattr(module, ATTRIBUTE, None)
+        if layer is not None and layer.router is None and layer.focus.parallel is not None:
+            out = layer.focus.parallel.attend_unrouted(layer, module, query, key, value, **kwargs)
+            return out.transpose(1, 2), None
         if layer is None or layer.local:
             return base_attention(base, module)(module, query, key, value, attention_mask, **kwargs)
         if layer.router is None:
@@ -99,23 +104,32 @@ def attend(
     tokens = query.shape[2]
     documents = None if attention_mask is None else attention_mask[:, -tokens:].to(query.device)
     routed = router.route(hidden, Layout(query.shape[0], tokens, documents, query.device))
+    spread = head_group(module) if torch.is_grad_enabled() or focus.watch is not None else None
+    routed.logits = sum_gradients(routed.logits, spread)
+    routed.per_token = sum_gradients(routed.per_token, spread)
     options: dict[str, Any] = {
         "scale": query.shape[3] ** -0.5 if scaling is None else scaling,
-        "temperature": router.layer_temperature(),
+        "temperature": sum_gradients(router.layer_temperature(), spread),
         "softcap": softcap,
         "sink_logits": s_aux,
     }
     note = partial(layer.stats.note_call, routed, focus.dense_below)
-    after = None
+    after, seen = None, Seen(layer.index, hidden, query, key, value, routed, options, spread)
     if focus.watch is not None:
-        after = focus.watch(Seen(layer.index, hidden, query, key, value, routed, options))
+        after = focus.watch(seen)
     if focus.rival is not None:
-        return attend_otherwise(layer, Seen(layer.index, hidden, query, key, value, routed, options), cache), None
+        return attend_otherwise(layer, seen, cache), None
     if focus.mode == "soft":
         note(f"soft ({focus.config.gate} gate)")
         out = soft_attention(query, key, value, routed, focus, dropout=dropout, **options)
         return out.transpose(1, 2), None
     options.update(temperature_scope=focus.config.temperature_scope, backend=focus.backend)
+    if focus.parallel is not None:
+        out = focus.parallel.attend(layer, module, query, key, value, routed, options).transpose(1, 2)
+        note("hard (sequence parallel)")
+        if after is not None:
+            after(out)
+        return out, None
     if cache is not None and cache.length:
         if focus.config.leaks:
             raise FocusError("balance='sinkhorn' looks at later tokens and cannot generate; use balance='potentials'")

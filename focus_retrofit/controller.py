@@ -38,6 +38,7 @@ class Focus(Adjunct):
         self.shelf: dict[str, Shelved] = {}  # the others
         self.watch: Callable[[Any], Any] | None = None  # is shown what each layer is given, an attention.Seen
         self.rival: Any = None  # a rivals.Rival that attends instead
+        self.parallel: Any = None  # a parallel.SequenceParallel, while tokens are spread over processes
         self.rivals: dict[Any, Any] = {}  # methods that have learned, by name: see evaluation.prepare
         self._mode = "hard"
         self._model = ref(model)

@@ -49,7 +49,7 @@ def attention_logits(seen: Seen, window: int, sinks: int) -> Iterator[tuple[slic
 def masses(seen: Seen, window: int, sinks: int) -> Weighed:
     """Pairs by their attention weight, summed over heads; 0 where groups have no say."""
     for some, logits, decided in attention_logits(seen, window, sinks):
-        yield some, logits.softmax(-1)[..., : decided.shape[-1]].sum((1, 2)) * decided
+        yield some, _over_heads(logits.softmax(-1)[..., : decided.shape[-1]], seen) * decided
 
 
 @torch.no_grad()
@@ -59,7 +59,7 @@ def sensitivities(seen: Seen, out: Tensor, grad: Tensor, window: int, sinks: int
     pull = _Pull(seen, out, grad)
     for some, logits, decided in attention_logits(seen, window, sinks):
         felt = logits.softmax(-1)[..., : decided.shape[-1]] * pull(some)
-        yield some, felt.square_().sum((1, 2)) * decided
+        yield some, _over_heads(felt.square_(), seen) * decided
 
 
 @torch.no_grad()
@@ -76,7 +76,16 @@ def gains(seen: Seen, out: Tensor, grad: Tensor, window: int, sinks: int, match:
         weights = full[..., : decided.shape[-1]]
         beside = weights * apart
         served = (weights - beside).sum(-1, keepdim=True) + full[..., decided.shape[-1] :].sum(-1, keepdim=True)
-        yield some, -(weights / (served + beside).clamp_min(1e-30)).mul_(pull(some)).sum((1, 2)) * decided
+        gained = (weights / (served + beside).clamp_min(1e-30)).mul_(pull(some))
+        yield some, -_over_heads(gained, seen) * decided
+
+
+def _over_heads(weights: Tensor, seen: Seen) -> Tensor:
+    """[B, Hkv, G, R, T] -> [B, R, T], the sum over all heads, wherever they are."""
+    found = weights.sum((1, 2))
+    if seen.spread is not None:
+        torch.distributed.all_reduce(found, group=seen.spread)
+    return found
 
 
 class _Pull:

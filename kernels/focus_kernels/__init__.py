@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from .attend import attend_chunk
     from .backends import BackendError, available_backends
     from .gated import gated_attention
+    from .lists import attend_lists
     from .reference import reference_attention
     from .stream import KeyBuckets
 
@@ -23,6 +24,7 @@ _WHERE = {
     "BackendError": "backends",
     "KeyBuckets": "stream",
     "attend_chunk": "attend",
+    "attend_lists": "lists",
     "available_backends": "backends",
     "focus_attention": "api",
     "gated_attention": "gated",
@@ -34,6 +36,7 @@ __all__ = [
     "FocusError",
     "KeyBuckets",
     "attend_chunk",
+    "attend_lists",
     "available_backends",
     "focus_attention",
     "gated_attention",

@@ -49,7 +49,7 @@ def make_plan(engine: str, groups: Tensor, problem: Problem) -> Plan:
     if engine == "sorted":
         buckets = _matching(groups, problem)
     elif problem.match == "probe" or problem.probes_one:
-        buckets = _distant_probe(groups, problem)
+        buckets = distant_buckets(groups, problem)
     else:
         buckets = _distant_share(groups, problem)
     return Plan(engine, tuple(buckets), problem.probes_one)
@@ -74,13 +74,16 @@ def _matching(groups: Tensor, problem: Problem) -> Iterator[Bucket]:
             yield Bucket(torch.cat([sinks, rows]), rows, reach, below=0 if problem.probes_one else group)
 
 
-def _distant_probe(groups: Tensor, problem: Problem) -> Iterator[Bucket]:
-    """Chunked engine, probe: keys by primary group, read by every query that lists it."""
+def distant_buckets(groups: Tensor, problem: Problem, everywhere: int = 0) -> Iterator[Bucket]:
+    """Chunked engine, probe: keys by primary group, read by every query that lists it; queries before position
+    `everywhere` read all groups."""
     members = split_by_group(groups[problem.sinks :, 0], problem.num_groups, problem.sinks)
     start = problem.window + 1
-    readers = split_by_group(groups[start:], problem.num_groups, start)
+    listed = max(start, min(everywhere, groups.shape[0]))
+    readers = split_by_group(groups[listed:], problem.num_groups, listed)
+    early = torch.arange(start, listed, device=groups.device)
     for keys, rows in zip(members, readers, strict=True):
-        yield from _reading(keys, rows, problem.window)
+        yield from _reading(keys, torch.cat([early, rows]) if early.numel() else rows, problem.window)
 
 
 def _distant_share(groups: Tensor, problem: Problem) -> Iterator[Bucket]:

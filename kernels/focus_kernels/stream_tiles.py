@@ -6,13 +6,14 @@ import torch
 from torch import Tensor
 
 from .merge import merge_
+from .near import attend_near, with_factor
 from .plan import Bucket, split_by_group
 from .pool import Span
 from .problem import Problem
 from .stream import KeyBuckets
 from .tiled import merge_rows_
 from .tiles import TileOps, attend, take
-from .tiling import Cut, band_tiles, cut, rectangle, sink_tiles, stair_tiles
+from .tiling import Cut, cut, rectangle, stair_tiles
 
 
 def attend_row(
@@ -23,27 +24,15 @@ def attend_row(
     row = stream.rows[number]
     recent = slice(row.start, row.start + row.count)
     keys, values = stream.recent_key[number][:, recent], stream.recent_value[number][:, recent]
-    history, window = row.count - row.chunk, problem.window
-    high = torch.float64 if q.dtype == torch.float64 else torch.float32
-    tokens = q.new_empty(q.shape[1], q.shape[0], q.shape[2], dtype=high)
-    out, lse = tokens.transpose(0, 1), q.new_empty(q.shape[:2], dtype=high)
-
-    scale, factor = problem.logit_scale(distant=False)
-    near = q if factor is None else q * factor.to(q.dtype)[:, None, None]
-    for start, key, tile in band_tiles(row.count, window, q.dtype, q.device, history):
-        rows = slice(start - history, start - history + tile.count * tile.size)
-        attend(ops, [tile], near[:, rows], keys[:, key:], values[:, key:], scale, out[:, rows], lse[:, rows])
-
-    scale, factor = problem.logit_scale(distant=True)
-    far = q if factor is None else q * factor.to(q.dtype)[:, None, None]
-    start = max(window + 1 - (row.length - row.chunk), 0)  # the first query with a distant key
-    if start < row.chunk and problem.sinks:
-        position = row.length - row.chunk + start
-        tiles = sink_tiles(row.chunk - start, position, window, problem.sinks, q.dtype, q.device)
+    history, scale = row.count - row.chunk, problem.logit_scale(distant=True)[0]
+    sinks = None
+    if problem.sinks and (number,) in stream.pool.spans:
         first = stream.pool.spans[(number,)].start
-        sink_key, sink_value = stream.pool.key[:, first:], stream.pool.value[:, first:]
-        attend(ops, tiles, far[:, start:], sink_key, sink_value, scale, out[:, start:], lse[:, start:])
-
+        sinks = stream.pool.key[:, first:], stream.pool.value[:, first:]
+    far = with_factor(q, problem, distant=True)
+    near = with_factor(q, problem, distant=False)
+    out, lse = attend_near(ops, near, far, keys, values, sinks, row.length - row.chunk, problem)
+    tokens = out.transpose(0, 1)
     lists = _lists(stream, number, groups, problem)
     for batch in [lists] if problem.probes_one else [[one] for one in lists]:
         if batch:

@@ -142,6 +142,9 @@ class Tiled:
         heads = self.q.shape[0]
         out = self.q.new_empty(self.length, heads, self.value_size, dtype=self.high)
         lse = self.q.new_empty(heads, self.length, dtype=self.high)
+        if self.distant_only:  # else the band reaches every row first
+            out.zero_()
+            lse.fill_(float("-inf"))
         by_head = out.transpose(0, 1)
         for part in self.parts():
             q, k, v, scale = self._inputs(part)
