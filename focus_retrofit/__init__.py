@@ -12,11 +12,12 @@ _HOMES = {
     "FocusCache": "cache",
     "FocusConfig": "config",
     "FocusError": "config",
+    "extend_positions": "positions",
     "load_adapter": "surgery",
     "load_pretrained": "models",
     "retrofit": "surgery",
 }
-__all__ = ["FocusCache", "FocusConfig", "FocusError", "load_adapter", "load_pretrained", "retrofit"]
+__all__ = ["FocusCache", "FocusConfig", "FocusError", "extend_positions", "load_adapter", "load_pretrained", "retrofit"]
 
 if TYPE_CHECKING:
     from focus_kernels import FocusError
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from .cache import FocusCache
     from .config import FocusConfig
     from .models import load_pretrained
+    from .positions import extend_positions
     from .surgery import load_adapter, retrofit
 
 

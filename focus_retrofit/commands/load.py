@@ -30,8 +30,9 @@ def load_base(options: dict[str, Any]) -> tuple[Any, Any]:
         loading["quantization_config"] = BitsAndBytesConfig(
             load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=dtype
         )
+    rope = {name: options.pop(name) for name in ("rope", "rope_factor")}
     quiet_libraries()
-    return load_pretrained(name, dtype=dtype, **loading)
+    return load_pretrained(name, dtype=dtype, **rope, **loading)
 
 
 def adapter_of(options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
