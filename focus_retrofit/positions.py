@@ -1,7 +1,7 @@
 """Positions beyond training: RoPE scaling, as transformers' own config says it, for a model that is loaded already.
 
-Only scalings that never change are taken. 'dynamic' NTK and LongRoPE's switch choose frequencies by how long the text is
-by now: a token's output would depend on how many follow it, and keys in a cache would be turned by different angles."""
+Only scalings that never change are taken. 'dynamic' NTK and LongRoPE's switch choose frequencies by how long the text
+is by now: a token's output would depend on how many follow it, and cached keys would be turned by different angles."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FULL = "full_attention"  # the layers that are scaled where each kind of layer h
 
 
 class Extension:
-    """What `extend_positions` did. `undo()` takes it back bit for bit; as a context manager, at the end of the `with`."""
+    """What `extend_positions` did. `undo()` takes it back bit for bit; in a `with` statement, at its end."""
 
     def __init__(self, configs: list[Any], modules: list[nn.Module]):
         names = ("rope_parameters", "max_position_embeddings", "head_dim", RECORD)
@@ -49,9 +49,9 @@ class Extension:
 def extend_positions(model: PreTrainedModel, rope: str, factor: float | None = None) -> Extension:
     """Let a model read texts `factor` times as long as it was made for, in place; before or after `retrofit`.
 
-    rope: 'linear' interpolates positions; 'ntk' enlarges the base once, theta * factor ** (d / (d - 2)); 'yarn' mixes the
-    two by frequency and sharpens attention; 'longrope' settles a LongRoPE model on its own long factors, and takes no
-    factor. Caches begin anew.
+    rope: 'linear' interpolates positions; 'ntk' enlarges the base once, theta * factor ** (d / (d - 2)); 'yarn' mixes
+    the two by frequency and sharpens attention; 'longrope' settles a LongRoPE model on its own long factors, and takes
+    no factor. Caches begin anew.
     """
     check_request(rope, factor)
     text = model.config.get_text_config(decoder=True)
@@ -59,8 +59,8 @@ def extend_positions(model: PreTrainedModel, rope: str, factor: float | None = N
     before = positions_of(model)
     if before is not None:
         raise FocusError(
-            f"the positions of this model are extended already ({before['rope']}, factor {before['factor']}): undo that "
-            "first, or load the model anew"
+            f"the positions of this model are extended already ({before['rope']}, factor {before['factor']}): undo "
+            "that first, or load the model anew"
         )
     configs = list({id(x): x for x in (text, *(module.config for module in modules))}.values())
     extension = Extension(configs, modules)
@@ -114,8 +114,8 @@ def check_static(model: PreTrainedModel) -> None:
         if "dynamic" in kind:
             raise FocusError(
                 f"this model's rope is {kind!r}: its frequencies change as the text grows, so that a token's output "
-                "depends on how many follow it. Scale them once for the length you need: "
-                f"extend_positions(model, 'ntk', {parameters.get('factor') or 2.0}), or load_pretrained(..., rope='ntk')"
+                "depends on how many follow it. Scale them once for the length you need: extend_positions(model, "
+                f"'ntk', {parameters.get('factor') or 2.0}), or load_pretrained(..., rope='ntk', rope_factor=...)"
             )
         if kind == "longrope" and _switches(parameters):
             raise FocusError(
@@ -188,8 +188,8 @@ def _scaled(old: dict[str, Any], rope: str, factor: float | None, dim: int, made
         return {**kept, "rope_type": "default" if kind == "dynamic" else kind, "rope_theta": theta}
     if kind != "default":
         raise FocusError(
-            f"this model's rope is scaled already ({kind!r}), and was trained so: {rope!r} takes an unscaled one; 'ntk' "
-            "changes the base alone and goes with it"
+            f"this model's rope is scaled already ({kind!r}), and was trained so: {rope!r} takes an unscaled one; "
+            "'ntk' changes the base alone and goes with it"
         )
     more = {"original_max_position_embeddings": made_for} if rope == "yarn" else {}
     return {**old, "rope_type": rope, "factor": float(factor or 1), **more}
