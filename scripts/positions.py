@@ -116,7 +116,7 @@ def curves_of(cells: dict[str, Any], rows: list[dict[str, Any]], texts: int, len
         own = [cells[f"{row['rope']} {row['method']} {n}"]["segments"] for n in range(texts)]
         values = [in_range(own, x, min(x + STEP * SEGMENT, length)).mean().exp().item() for x in places]
         title = titles[row["method"]] + (f", {row['density']:.0%} of the pairs" if row["method"] == "focus" else "")
-        curves.append({"title": title, "rope": row["rope"], "positions": places, "perplexity": values})
+        curves.append({"title": title, "rope": row["rope"], "edges": [*places, length], "perplexity": values})
     same = {curve["title"].split(",")[0]: curve["title"] for curve in curves}  # densities differ a little by rope
     return [{**curve, "title": same[curve["title"].split(",")[0]]} for curve in curves]
 
