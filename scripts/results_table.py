@@ -332,7 +332,7 @@ def positions() -> str:
         f"text{'s' if count > 1 else ''} of {tokens(asked['length'])} tokens from `{asked['text']}`, factor "
         f"{record['factor']:g}. Standard errors over segments of 128 tokens; in brackets Focus over full attention "
         f"with the same scaling, paired by segment. *Pairs* is the share that was computed, *s* seconds of one text. "
-        f"{record['machine']['cpu']}; `{record['command']}`.\n\n"
+        f"{record['machine']['processor']}, {record['machine']['threads']} threads; `{record['command']}`.\n\n"
         + table(" | ".join(["rope", "attention", "pairs", "s", *names]), rows)
         + ("\n![perplexity by position](images/positions.png)\n" if (ROOT / PICTURE).is_file() else "")
     )
