@@ -12,12 +12,22 @@ _HOMES = {
     "FocusCache": "cache",
     "FocusConfig": "config",
     "FocusError": "config",
+    "extend_positions": "positions",
     "load_adapter": "surgery",
     "load_pretrained": "models",
     "prefill": "streaming",
     "retrofit": "surgery",
 }
-__all__ = ["FocusCache", "FocusConfig", "FocusError", "load_adapter", "load_pretrained", "prefill", "retrofit"]
+__all__ = [
+    "FocusCache",
+    "FocusConfig",
+    "FocusError",
+    "extend_positions",
+    "load_adapter",
+    "load_pretrained",
+    "prefill",
+    "retrofit",
+]
 
 if TYPE_CHECKING:
     from focus_kernels import FocusError
@@ -25,6 +35,7 @@ if TYPE_CHECKING:
     from .cache import FocusCache
     from .config import FocusConfig
     from .models import load_pretrained
+    from .positions import extend_positions
     from .streaming import prefill
     from .surgery import load_adapter, retrofit
 

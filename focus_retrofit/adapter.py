@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from .card import make_card
 from .config import FocusConfig
 from .discover import attention_layers
 from .files import write_atomically
+from .positions import positions_of
 
 CONFIG, TENSORS, CARD = "focus_config.json", "focus_adapter.safetensors", "README.md"
 SHIPPED = Path(__file__).parent / "shipped"  # adapters that come with the package, by name
@@ -55,10 +57,15 @@ def save_adapter(
         raise FocusError(f"{path} is a file; give a directory for the adapter")
     path.mkdir(parents=True, exist_ok=True)
     focus: Any = model.focus
+    extended = positions_of(model)
     described = {
         "format": FORMAT,
         "focus_version": __version__,
-        "base_model": {"name": model.config.name_or_path or None, **base_facts(model)},
+        "base_model": {
+            "name": model.config.name_or_path or None,
+            **base_facts(model),
+            **({"positions": extended} if extended else {}),
+        },
         "config": focus.config.to_dict(),
         "layers": focus.layer_indices,
         "parameters": focus.num_parameters(),
@@ -87,6 +94,7 @@ def read_adapter(
     differences = _differences(described, base_facts(model))
     if differences:
         raise FocusError(f"the adapter in {path} was made for another model: " + "; ".join(differences))
+    _warn_of_positions(described["base_model"].get("positions"), positions_of(model))
     return FocusConfig.from_dict(described["config"]), tensors
 
 
@@ -136,3 +144,14 @@ def _differences(described: Mapping[str, Any], model: Mapping[str, Any]) -> list
         for name, value in model.items()
         if saved.get(name) != value
     ]
+
+
+def _warn_of_positions(saved: Mapping[str, Any] | None, now: Mapping[str, Any] | None) -> None:
+    """Routers look at hidden states, which depend on positions: it works with others, measured or not."""
+    if (saved or None) != (now or None):
+        words = [f"{x['rope']}, factor {x['factor']}" if x else "as the base model has them" for x in (saved, now)]
+        warnings.warn(
+            f"the adapter was saved with positions {words[0]}; this model has them {words[1]}: measure it so "
+            "(focus-retrofit eval --by-position), or load the model with the same rope",
+            stacklevel=4,
+        )

@@ -22,7 +22,7 @@ The base model's weights are unchanged. {parameters:,} trained parameters in {la
 ```python
 from focus_retrofit import load_adapter, load_pretrained
 
-model, tokenizer = load_pretrained("{load}")
+model, tokenizer = load_pretrained("{load}"{positions})
 load_adapter(model, "path/or/name/of/this/adapter")
 ```
 
@@ -60,6 +60,7 @@ def make_card(described: Mapping[str, Any]) -> str:
     return TEXT.format(
         metadata=metadata.to_yaml(),
         base=on_hub or (Path(name).name if name else f"a {model['model_type']} model"),
+        positions=_positions(model.get("positions")),
         load=(packaged or [on_hub or "path/of/the/model"])[0],
         parameters=described["parameters"],
         layers=len(described["layers"]),
@@ -67,6 +68,14 @@ def make_card(described: Mapping[str, Any]) -> str:
         options="\n".join(f"| {key} | {_cell(value)} |" for key, value in sorted(config.items())),
         results="| measure | value |\n|---|---|\n" + table if results else "None were recorded when this was saved.",
     )
+
+
+def _positions(extended: Mapping[str, Any] | None) -> str:
+    """The options that extend positions as they were when this was saved."""
+    if not extended:
+        return ""
+    factor = "" if extended["factor"] is None else f", rope_factor={extended['factor']}"
+    return f', rope="{extended["rope"]}"{factor}'
 
 
 def _cell(value: Any) -> str:

@@ -14,6 +14,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 
 from focus_kernels import FocusError
 
+from .positions import check_request, extend_positions
+
 
 @dataclass(frozen=True)
 class Packaged:
@@ -39,13 +41,30 @@ PACKAGED = {
 
 
 def load_pretrained(
-    name: str | os.PathLike[str], *, dtype: torch.dtype = torch.float32, trust_remote_code: bool = False, **options: Any
+    name: str | os.PathLike[str],
+    *,
+    dtype: torch.dtype = torch.float32,
+    trust_remote_code: bool = False,
+    rope: str | None = None,
+    rope_factor: float | None = None,
+    **options: Any,
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """A causal LM, in eval mode, and its tokenizer.
 
     `name`: 'smollm2-135m' or 'gemma-3-270m' (from their packages), a .gguf file, a directory, or a name on the hub.
-    Other options go to `AutoModelForCausalLM.from_pretrained` (device_map, quantization_config, ...).
+    `rope` and `rope_factor` extend its positions: see `extend_positions`. Other options go to
+    `AutoModelForCausalLM.from_pretrained` (device_map, quantization_config, ...).
     """
+    check_request(rope, rope_factor)
+    model, tokenizer = _load(name, dtype, trust_remote_code, options)
+    if rope is not None:
+        extend_positions(model, rope, rope_factor)
+    return model, tokenizer
+
+
+def _load(
+    name: str | os.PathLike[str], dtype: torch.dtype, trust_remote_code: bool, options: dict[str, Any]
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     path = Path(name)
     if str(name).lower() in PACKAGED:
         path = packaged_file(str(name).lower())

@@ -14,6 +14,7 @@ from .adapters import make_adapter
 from .attention import register
 from .config import FocusConfig
 from .controller import Focus
+from .positions import check_static
 
 Model = TypeVar("Model", bound=PreTrainedModel)
 AFTERWARDS = {"top_k", "match", "window", "sinks", "min_length"}  # choices that no trained tensor depends on
@@ -28,6 +29,8 @@ def retrofit(model: Model, config: FocusConfig | None = None, *, backend: str = 
     if hasattr(model, "focus"):
         raise FocusError("this model is already retrofitted: call model.focus.unload() first")
     config = FocusConfig() if config is None else config
+    if isinstance(model, PreTrainedModel):  # what else there is, is refused below
+        check_static(model)
     made = make_adapter(model, config, backend, seed)
     focus = Focus(model, backend, made)
     base = model.config._attn_implementation or "sdpa"

@@ -10,6 +10,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 KERNELS = ROOT / "kernels" / "results"
+PICTURE = "docs/images/positions.png"
 FIRST = ("k8-k1", "long")
 HEADLINES = {"k8-k1": ("1/1", "focus cpu:sorted"), "long": ("1/1", "focus auto"), "gqa": ("9/3", "focus cpu:sorted")}
 
@@ -315,6 +316,33 @@ def retrieval() -> str:
     )
 
 
+def positions() -> str:
+    """Perplexity by range of positions, scaling and attention; what Focus costs is paired."""
+    path = ROOT / "results" / "positions.json"
+    if not path.is_file():
+        return "Not measured yet: `python scripts/positions.py` writes the file that this table is made from.\n"
+    record = json.loads(path.read_text())
+    titles = {"full": "full", "focus": f"Focus, K = {record['config']['num_groups']}, k = {record['config']['top_k']}"}
+    names = [f"{tokens(x['from']) if x['from'] else '0'} to {tokens(x['to'])}" for x in record["rows"][0]["ranges"]]
+    rows = []
+    for row in record["rows"]:
+        cells = [f"{x['perplexity']:.2f} ± {x['standard_error']:.2f}" for x in row["ranges"]]
+        over = [f" ({x['over']:+.1%} ± {x['over_error']:.1%})" if "over" in x else "" for x in row["ranges"]]
+        both = [cell + change for cell, change in zip(cells, over, strict=True)]
+        rows.append([row["rope"], titles[row["method"]], f"{row['density']:.0%}", f"{row['seconds']:.0f}", *both])
+    made_for, asked = tokens(record["made_for"]), record["asked"]
+    count = record["texts"]
+    return (
+        f"**Perplexity by position**, {record['model']['name']}, made for {made_for}, on {count} "
+        f"text{'s' if count > 1 else ''} of {tokens(asked['length'])} tokens from `{asked['text']}`, factor "
+        f"{record['factor']:g}. Standard errors over segments of 128 tokens; in brackets Focus over full attention "
+        f"with the same scaling, paired by segment. *Pairs* is the share that was computed, *s* seconds of one text. "
+        f"{record['machine']['processor']}, {record['machine']['threads']} threads; `{record['command']}`.\n\n"
+        + table(" | ".join(["rope", "attention", "pairs", "s", *names]), rows)
+        + ("\n![perplexity by position](images/positions.png)\n" if (ROOT / PICTURE).is_file() else "")
+    )
+
+
 def front_page() -> str:
     return "\n".join((trained(), decoding(), headlines()))
 
@@ -331,6 +359,7 @@ SECTIONS: list[tuple[str, str, Callable[[], str]]] = [
     ("kernels/README.md", "kernel results", all_kernels),
     ("docs/results.md", "more results", results_page),
     ("docs/training.md", "sizes", sizes),
+    ("docs/positions.md", "positions", positions),
 ]
 
 

@@ -27,6 +27,8 @@ from .options import Command, as_json, model_options, printing
 @click.option("--stride", type=click.IntRange(1), help="Sliding windows: only the last so many tokens of each are "
               "scored, so that all have a long past; windows begin that far apart.")  # fmt: skip
 @click.option("--by-position", is_flag=True, help="Also by position in the window: what the far context is worth.")
+@click.option("--by-doubling", is_flag=True, help="The same in ranges that double, 256, 512, 1024, ...: where the "
+              "positions end that the model was made for.")  # fmt: skip
 @click.option("--column", default="text", show_default=True, help="Column of the text, in tables.")
 @click.option("--split", default="test", show_default=True, help="Split of a dataset on the hub.")
 @click.option("--tasks", callback=names, help="Benchmarks instead of a text: focus_hellaswag, focus_arc_easy, "

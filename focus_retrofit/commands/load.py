@@ -30,9 +30,10 @@ def load_base(options: dict[str, Any]) -> tuple[Any, Any]:
         loading["quantization_config"] = BitsAndBytesConfig(
             load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=dtype
         )
+    rope = {name: options.pop(name) for name in ("rope", "rope_factor")}
     layers = options.pop("first_layers", None)
     quiet_libraries()
-    model, tokenizer = load_pretrained(name, dtype=dtype, **loading)
+    model, tokenizer = load_pretrained(name, dtype=dtype, **rope, **loading)
     if layers is not None:
         keep_first_layers(model, layers)
     return model, tokenizer

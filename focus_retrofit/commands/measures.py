@@ -24,7 +24,8 @@ class OnText:
     windows: int
     stride: int | None
     by_position: bool
-    shown: ClassVar[tuple[str, ...]] = ("by_position",)  # changes what is printed only
+    by_doubling: bool
+    shown: ClassVar[tuple[str, ...]] = ("by_position", "by_doubling")  # change what is printed only
 
     def __post_init__(self) -> None:
         from .texts import read_texts
@@ -49,9 +50,12 @@ class OnText:
         return rows
 
     def show(self, rows: Rows, record: Record) -> None:
+        from ..evaluation.perplexity import doubling_edges, equal_edges
+
         print_rows(rows)
-        if self.by_position:
-            print_positions(rows, self.length)
+        for kind, edges in (("by_position", equal_edges), ("by_doubling", doubling_edges)):
+            if getattr(self, kind) and all(kind in row for row in rows):
+                print_positions(rows, edges(self.length - 1), kind)
 
 
 @dataclass

@@ -143,6 +143,14 @@ def base_options(function: Function) -> Function:
             click.option("--device-map", help="How to lay the model out over devices: auto, cuda, ...", **_BASE),
             click.option("--load-in-4bit", is_flag=True, help="Quantise the base model (bitsandbytes).", **_BASE),
             click.option("--trust-remote-code", is_flag=True, help="Run a hub model's own code.", **_BASE),
+            click.option(
+                "--rope",
+                type=click.Choice(["none", "linear", "ntk", "yarn", "longrope"]),
+                callback=lambda ctx, option, value: None if value == "none" else value,
+                help="Extend positions beyond those the model was made for.  [default: none]",
+                **_BASE,
+            ),
+            click.option("--rope-factor", type=float, help="How many times as long texts become.", **_BASE),
         )
     ):
         function = decorate(function)

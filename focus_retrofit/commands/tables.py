@@ -45,12 +45,11 @@ def print_rows(rows: list[Row]) -> None:
     show("", columns, lines)
 
 
-def print_positions(rows: list[Row], length: int) -> None:
+def print_positions(rows: list[Row], edges: list[int], kind: str) -> None:
     """Perplexity by range of positions, a column each; only those that were scored."""
-    bins = len(rows[0]["by_position"])
-    shown = [n for n in range(bins) if rows[0]["by_position"][n]]
-    columns = ["attention", *(f"{(length - 1) * (n + 1) // bins + 1:,}" for n in shown)]
-    lines = [[row["method"], *(f"{row['by_position'][n]['perplexity']:.2f}" for n in shown)] for row in rows]
+    shown = [n for n, found in enumerate(rows[0][kind]) if found]
+    columns = ["attention", *(f"{edges[n + 1] + 1:,}" for n in shown)]
+    lines = [[row["method"], *(f"{row[kind][n]['perplexity']:.2f}" for n in shown)] for row in rows]
     show("perplexity of the tokens up to a position", columns, lines)
 
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 from tqdm.auto import tqdm
 
+from .losses import token_losses
+
 BINS = 8  # equal ranges of positions that losses are averaged over
-PIECE = 1024  # rows of logits that are looked at together
+FIRST = 256  # end of the first of the ranges that double
 
 Cell = dict[str, Any]
 
@@ -27,17 +27,12 @@ def perplexity(model: Any, windows: Iterable[Tensor], what: str, scored: int | N
 def read_window(model: Any, window: Tensor, scored: int | None = None) -> Cell:
     """Losses of one window [T], or of its last `scored` tokens, all of which then have at least T - scored before
     them; seconds of the pass; with Focus also the density, and how many tokens each group of a layer has."""
-    ids = window[None].to(model.device)
-    start = time.perf_counter()
-    logits = model(ids, use_cache=False).logits[0, :-1]
-    seconds = time.perf_counter() - start
-    pieces = zip(logits.split(PIECE), ids[0, 1:].split(PIECE), strict=True)
-    losses = torch.cat([cross_entropy(x.float(), target, reduction="none") for x, target in pieces]).cpu()
+    losses, seconds = token_losses(model, window.to(model.device))
     first = len(losses) - min(scored or len(losses), len(losses))
-    bins = [part[max(first - begin, 0) :] for begin, part in _parts(losses)]
     cell: Cell = {
         "loss": float(losses[first:].mean()),
-        "by_position": [float(x.mean()) if len(x) else None for x in bins],
+        "by_position": _binned(losses, equal_edges(len(losses)), first),
+        "by_doubling": _binned(losses, doubling_edges(len(losses)), first),
         "seconds": seconds,
     }
     focus = getattr(model, "focus", None)
@@ -52,9 +47,24 @@ def read_window(model: Any, window: Tensor, scored: int | None = None) -> Cell:
     return cell
 
 
-def _parts(losses: Tensor) -> list[tuple[int, Tensor]]:
-    edges = [len(losses) * n // BINS for n in range(BINS + 1)]
-    return [(begin, losses[begin:end]) for begin, end in pairwise(edges)]
+def equal_edges(count: int) -> list[int]:
+    return [count * n // BINS for n in range(BINS + 1)]
+
+
+def doubling_edges(count: int) -> list[int]:
+    """For tokens before position 256, 512, 1024, ... and the last of `count` losses, which has position `count`: where
+    the positions end that a model was made for, a range ends too."""
+    edges, edge = [0], FIRST
+    while edge - 1 < count:
+        edges.append(edge - 1)  # the first loss is that of position 1
+        edge *= 2
+    return [*edges, count]
+
+
+def _binned(losses: Tensor, edges: list[int], first: int) -> list[float | None]:
+    """Means between edges, of the losses from `first` on; None where none of a range is scored."""
+    parts = [losses[max(begin, first) : end] for begin, end in pairwise(edges)]
+    return [float(part.mean()) if len(part) else None for part in parts]
 
 
 def summarise(cells: Sequence[Cell]) -> dict[str, Any]:
@@ -62,8 +72,10 @@ def summarise(cells: Sequence[Cell]) -> dict[str, Any]:
     largest share that a group has in a layer."""
     losses = [cell["loss"] for cell in cells]
     row: dict[str, Any] = {**_mean(losses), "losses": losses}
-    bins = zip(*(cell["by_position"] for cell in cells), strict=True)
-    row["by_position"] = [None if None in losses else _mean(list(losses)) for losses in bins]
+    for kind in ("by_position", "by_doubling"):
+        if all(kind in cell for cell in cells):  # cells of older files have but the first
+            bins = zip(*(cell[kind] for cell in cells), strict=True)
+            row[kind] = [None if None in losses else _mean(list(losses)) for losses in bins]
     row["seconds"] = min(cell["seconds"] for cell in cells)
     for part in ("density", "distant"):
         row[part] = sum(cell[part] for cell in cells) / len(cells)

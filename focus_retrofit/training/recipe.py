@@ -17,6 +17,7 @@ from focus_kernels import FocusError
 
 from ..adapter import TENSORS, read_adapter
 from ..files import write_atomically
+from ..positions import positions_of
 from .data import Windows, make_windows
 from .fit import fit_routers
 from .options import TrainConfig
@@ -90,14 +91,15 @@ def train(
 def _same_run(output: Path, config: TrainConfig, focus: Any) -> None:
     """A folder belongs to one set of options: others would resume from something else."""
     options = {"train": asdict(config), "focus": focus.config.to_dict()}
+    options["base"] = {"positions": positions_of(focus.model)}
     path = output / "options.json"
     if path.is_file():
         before = json.loads(path.read_text())
         changed = [
-            f"{name} {before[part].get(name)!r} -> {value!r}"
+            f"{name} {before.get(part, {}).get(name)!r} -> {value!r}"
             for part in options
             for name, value in options[part].items()
-            if before[part].get(name) != value
+            if before.get(part, {}).get(name) != value
         ]
         if changed:
             raise FocusError(f"{output} holds a run with other options ({'; '.join(changed)}): choose another folder")

@@ -123,7 +123,10 @@ class Study:
             found = self.measure(bench, settings)
             facts = {"settings": settings, "seed": settings["seed"], "command": command}
             facts["minutes"] = (time.perf_counter() - begun) / 60
-            cells[key] = {**facts, **{name: x for name, x in found.items() if name not in ("by_position", "seconds")}}
+            cells[key] = {
+                **facts,
+                **{name: x for name, x in found.items() if name not in ("by_position", "by_doubling", "seconds")},
+            }
             keep()
 
 

@@ -59,6 +59,24 @@ def test_eval_slides_and_tells_positions_apart(small):
     assert call(*words[:-4], "--stride", 64).exit_code == 2
 
 
+def test_eval_beyond_the_positions_of_the_model(small, tmp_path):
+    words = ["eval", *small.model, small.text, "--length", 640, "--windows", 1, "--methods", "full,focus"]
+    scaled = [*words, "--rope", "yarn", "--rope-factor", 2, "--output", tmp_path / "found.json"]
+    plain, found = data(call(*words, "--json")), data(call(*scaled, "--json"))
+    for row, other in zip(found["rows"], plain["rows"], strict=True):
+        assert len(row["by_doubling"]) == 3 and row["perplexity"] != other["perplexity"]
+    assert found["asked"]["rope"] == "yarn" and "rope" not in plain["asked"]
+    done = call(*scaled, "--by-doubling")
+    assert done.exit_code == 0 and "640" in done.stdout and "256" in done.stdout
+    for wrong, reason in (
+        ([*scaled, "--rope", "none"], "rope 'yarn' -> None"),
+        ([*words, "--rope", "ntk", "--rope-factor", 1], "more than 1"),
+        ([*words, "--rope-factor", 2], "needs a rope"),
+    ):
+        refused = call(*wrong)
+        assert refused.exit_code == 2 and reason in refused.output
+
+
 def test_eval_finds_what_is_hidden(small, tmp_path):
     words = [
         "--retrieval",

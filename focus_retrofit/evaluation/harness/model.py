@@ -17,6 +17,7 @@ from torch import Tensor
 from focus_kernels import FocusError
 
 from ...config import FocusConfig
+from ...positions import positions_of
 from ..methods import Method, attending, parse_methods
 
 OWNER = "focus_retrofit"  # under this name a cache of answers says whose they are
@@ -105,6 +106,7 @@ class FocusLM(HFLM):  # type: ignore[misc]
             "focus": self.model.focus.config.to_dict(),
             "routers": digest.hexdigest(),
             "dtype": str(self.model.dtype),
+            **({"positions": extended} if (extended := positions_of(self.model)) else {}),
         }
 
     def get_model_info(self) -> dict[str, Any]:
