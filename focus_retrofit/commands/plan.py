@@ -58,7 +58,13 @@ CHECK: dict[str, Any] = {"cls": Placed, "section": "Check (with --check)"}
 @click.option("--hbm", type=float, help="GB/s of each GPU's own memory.", **INFERENCE)
 @click.option("--network", type=float, help="GB/s at which each GPU receives from other nodes.", **INFERENCE)
 @click.option("--node", default=8, show_default=True, help="GPUs of a node.", **INFERENCE)
-@click.option("--check", metavar="FILE", help="Predict the rows of a file of `bench`, and compare.", **CHECK)
+@click.option(
+    "--check",
+    metavar="FILE",
+    multiple=True,
+    help="Predict what a file of `bench` or of the kernels' benchmarks measured; may be given several times.",
+    **CHECK,
+)
 @click.option("--fit-to", metavar="TOKENS", help="Fit rates on rows up to here.  [default: half the lengths]", **CHECK)
 @click.option("--calibrate", is_flag=True, help="Fit nothing: use rates measured now, on this machine.", **CHECK)
 @config_file
@@ -67,9 +73,9 @@ CHECK: dict[str, Any] = {"cls": Placed, "section": "Check (with --check)"}
 def command(ctx: click.Context, /, **options: Any) -> None:
     """Memory and time of training the routers of a model, for each way to use the GPUs; with --context, of reading and
     writing long texts; with --check, how well that predicts a benchmark."""
-    if options["check"] is not None and options["context"] is not None:
+    if options["check"] and options["context"] is not None:
         raise click.UsageError("--check and --context exclude each other")
-    mode = "check" if options["check"] is not None else "inference" if options["context"] is not None else "training"
+    mode = "check" if options["check"] else "inference" if options["context"] is not None else "training"
     _refuse_others(ctx, mode)
     if options["model"] is None and mode != "check":
         raise click.UsageError("Missing option '--model'.")
@@ -158,19 +164,18 @@ def _serve(options: dict[str, Any]) -> None:
 
 def _check(options: dict[str, Any]) -> None:
     from ..benchmark.options import parse_lengths
-    from ..benchmark.records import read_bench
     from ..planning import find_model
     from ..planning.check import check_bench
+    from ..planning.measured import read_rows
     from ..planning.show import print_check
 
-    record = read_bench(options["check"])
     rates = None
     if options["calibrate"]:
         from ..planning.calibrate import measure_rates
 
         rates = measure_rates()
     found = check_bench(
-        record,
+        [row for path in options["check"] for row in read_rows(path)],
         model=find_model(options["model"]) if options["model"] else None,
         fit_to=parse_lengths(options["fit_to"])[-1] if options["fit_to"] else None,
         rates=rates,

@@ -14,7 +14,7 @@ from .costs import causal_pairs
 from .models import MODELS, ModelFacts
 
 BYTES = {"float32": 4.0, "float64": 8.0, "bfloat16": 2.0, "float16": 2.0}
-KERNEL = re.compile(r"one layer, (\d+)/(\d+) heads of (\d+)")
+KERNEL = re.compile(r"(one layer|\d+ layers), (\d+)/(\d+) heads of (\d+)")
 LAYERS = re.compile(r", (?:(\d+) of )?(\d+) layers")
 FOCUS = re.compile(r"K = (\d+), k = (\d+)(, share)?, window (\d+)")
 DENSE = re.compile(r"dense below (\d+)")
@@ -81,8 +81,9 @@ def _facts(setup: str, model: ModelFacts | None) -> tuple[ModelFacts, int]:
     """Sizes of what a row measured, and how many of its layers had Focus."""
     layer = KERNEL.match(setup)
     if layer is not None:
-        heads, kv_heads, size = (int(number) for number in layer.groups())
-        return ModelFacts("layer", heads * size, 1, heads, kv_heads, 0, 0, head_dim=size), 1
+        heads, kv_heads, size = (int(number) for number in layer.groups()[1:])
+        layers = 1 if layer[1] == "one layer" else int(layer[1].split()[0])
+        return ModelFacts("attention", heads * size, layers, heads, kv_heads, 0, 0, head_dim=size), layers
     name = setup.split(",")[0].strip()
     model = model or MODELS.get(re.sub(r"-instruct$", "", name.lower()))
     if model is None:

@@ -8,7 +8,7 @@ moves and its calls, in decoding its calls and how much slower than full attenti
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import combinations
 from typing import Any
@@ -76,23 +76,23 @@ class Check:
 
 
 def check_bench(
-    record: Mapping[str, Any],
+    rows: Iterable[Mapping[str, Any]],
     *,
     model: ModelFacts | None = None,
     fit_to: int | None = None,
     rates: Rates | None = None,
 ) -> Check:
-    """Every row of a benchmark file predicted. Rows of one part whose layers are of the same sizes share their rates,
+    """Every row of benchmark files predicted. Rows of one part whose layers are of the same sizes share their rates,
     whatever the number of layers and groups; these are fitted on the rows up to `fit_to` tokens, by default on the
     shorter half of the lengths. With `rates` given, no row is used."""
     families: dict[Any, list[Case]] = {}
-    for row in record["rows"]:
+    for row in rows:
         if row["part"] in FULL:
             case = make_case(row, model)
             where = (row.get("device"), row.get("threads"))
             families.setdefault((case.part, replace(case.model, layers=0), case.number, where), []).append(case)
     if not families:
-        raise FocusError(f"the file has no rows of {', '.join(FULL)}: nothing to check the plan against")
+        raise FocusError(f"there are no rows of {', '.join(FULL)}: nothing to check the plan against")
     found, skipped = [], []
     for cases in families.values():
         cases.sort(key=lambda case: (case.tokens, case.setup))

@@ -9,7 +9,18 @@ from focus_kernels.errors import FocusError
 
 from ..parallel.traffic import KINDS, expected_traffic
 
-ARGUMENTS = ("tokens", "ranks", "num_groups", "top_k", "heads", "kv_heads", "head_size", "window", "sinks")
+ARGUMENTS = (
+    "tokens",
+    "ranks",
+    "num_groups",
+    "top_k",
+    "heads",
+    "kv_heads",
+    "head_size",
+    "window",
+    "sinks",
+    "bytes_per_number",
+)
 
 
 def check_traffic(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -18,11 +29,11 @@ def check_traffic(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     is than a ring's."""
     found = []
     for number, row in enumerate(rows):
-        missing = [name for name in (*ARGUMENTS, "bytes_per_number", "sent") if name not in row]
+        missing = [name for name in (*ARGUMENTS, "sent") if name not in row]
         if missing:
             raise FocusError(f"row {number} of the traffic does not state {', '.join(missing)}")
         layers = row.get("layers", 1)
-        expected = expected_traffic(*(row[name] for name in ARGUMENTS), row["bytes_per_number"])
+        expected = expected_traffic(**{name: row[name] for name in ARGUMENTS})
         sent = {kind: row["sent"].get(kind, 0) for kind in KINDS}
         total = sum(sent.values())
         if not total:

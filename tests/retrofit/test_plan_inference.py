@@ -40,8 +40,10 @@ from focus_retrofit.planning.costs import (
 from focus_retrofit.planning.holding import cache_bytes, weight_bytes
 from focus_retrofit.planning.inference import Serving, Way
 from focus_retrofit.planning.layouts import Layout, layouts
+from focus_retrofit.planning.measured import read_rows
 from focus_retrofit.planning.traffic import check_traffic
 
+ROOT = Path(__file__).parents[2]
 ONE = FocusConfig(num_groups=8, top_k=1)
 LENGTHS = (16384, 32768, 65536, 262144, 1048576)
 PAPER = {4: (1.5, 2.2, 3.0, 4.0, 4.1), 8: (1.8, 3.1, 4.7, 7.6, 8.6)}  # over full FlashAttention, H100, k = 1
@@ -352,14 +354,14 @@ def rows(*lengths: int) -> list[Any]:
 def test_a_machine_that_keeps_to_the_formulas_is_predicted_exactly() -> None:
     """Fitted on 2K and 4K, the rest follows, other depths and numbers of groups included."""
     all_rows = [*rows(2048, 4096, 32768, M1), measured("prefill", M1, layers=2), measured("prefill", 65536, groups=4)]
-    found = check_bench({"rows": all_rows}, fit_to=4096)
+    found = check_bench(all_rows, fit_to=4096)
     assert len(found.predictions) == len(all_rows) and not found.skipped
     assert {row.tokens for row in found.predictions if row.fitted} == {2048, 4096}
     assert found.worst == pytest.approx(1, abs=1e-3)
 
 
 def test_given_rates_predict_without_any_row() -> None:
-    found = check_bench({"rows": rows(2048, 32768)}, rates=TRUE)
+    found = check_bench(rows(2048, 32768), rates=TRUE)
     assert not any(row.fitted for row in found.predictions)
     assert found.worst == pytest.approx(1, abs=0.02)
 
@@ -367,7 +369,7 @@ def test_given_rates_predict_without_any_row() -> None:
 def test_what_the_formulas_miss_is_seen() -> None:
     """A machine whose full attention slows down on long texts: the ratio says by how much."""
     rows = [measured("prefill", tokens, slower=1 + (tokens > 8192)) for tokens in (2048, 4096, 8192, 65536)]
-    found = check_bench({"rows": rows})
+    found = check_bench(rows)
     (last,) = (row for row in found.predictions if row.tokens == 65536)
     assert last.full_ratio == pytest.approx(1 / 2, rel=1e-2) and last.focus_ratio == pytest.approx(1, rel=1e-2)
     assert found.worst == pytest.approx(2, rel=1e-2)
@@ -376,13 +378,13 @@ def test_what_the_formulas_miss_is_seen() -> None:
 
 def test_rows_below_the_crossover_are_dense() -> None:
     lengths = (1024, 2048, 4096, 8192, 16384)
-    found = check_bench({"rows": [measured("prefill", n, below=2048) for n in lengths]}, fit_to=4096)
+    found = check_bench([measured("prefill", n, below=2048) for n in lengths], fit_to=4096)
     assert found.predictions[0].focus_predicted == found.predictions[0].full_predicted
     assert found.worst == pytest.approx(1, abs=0.05)
 
 
 def test_too_few_lengths_are_skipped_and_said() -> None:
-    found = check_bench({"rows": [*rows(2048, 4096), *(measured("decode", n) for n in (8192, 16384))]})
+    found = check_bench([*rows(2048, 4096), *(measured("decode", n) for n in (8192, 16384))])
     assert {row.part for row in found.predictions} == {"decode"}
     assert len(found.skipped) == 2 and "--calibrate" in found.skipped[0]
 
@@ -398,18 +400,41 @@ def test_too_few_lengths_are_skipped_and_said() -> None:
 def test_a_check_that_cannot_be_made_says_why(change: Any, options: Any, message: str) -> None:
     rows = [{**measured("prefill", tokens), **change} for tokens in (2048, 4096, 8192)]
     with pytest.raises(FocusError, match=message):
-        check_bench({"rows": rows}, **options)
+        check_bench(rows, **options)
 
 
 def test_a_file_without_rows_is_no_check() -> None:
     with pytest.raises(FocusError, match="no rows"):
-        check_bench({"rows": []})
+        check_bench([])
 
 
 def test_rates_of_this_machine() -> None:
     rates = measure_rates(seconds=0.05)
     assert 1e8 < rates.matmul < 1e15 and 1e7 < rates.flash < 1e15
     assert 1e8 < rates.bandwidth < 1e13 and 0 < rates.call < 1e-2
+
+
+def test_the_kernels_own_results_are_predicted() -> None:
+    """From what was measured up to 16K, a million tokens; and a token's attention at 64K from that at 4K and 16K."""
+    results = ROOT / "kernels" / "results"
+    rows = [row for name in ("k8-k1", "long", "decode") for row in read_rows(results / f"{name}.json")]
+    found = check_bench(rows, fit_to=16384)
+    assert not found.skipped
+    assert {row.tokens for row in found.predictions if not row.fitted} == {32768, 65536, 131072, 262144, M1}
+    assert found.worst < 1.3
+    others = [row for name in ("k4-k2", "k16-k2") for row in read_rows(results / f"{name}.json")]
+    assert check_bench([*rows, *others], fit_to=16384).worst < 1.5  # rates of K = 8 with other groups
+
+
+def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "other.json").write_text('{"rows": 1}')
+    with pytest.raises(FocusError, match=r"other\.json"):
+        read_rows(tmp_path / "other.json")
+    with pytest.raises(FocusError, match=r"no\.json"):
+        read_rows(tmp_path / "no.json")
+    backward = ROOT / "kernels" / "results" / "backward.json"
+    with pytest.raises(FocusError, match="backward"):
+        read_rows(backward)
 
 
 def test_traffic_is_compared_kind_by_kind() -> None:
