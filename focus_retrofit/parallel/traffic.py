@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from math import sqrt
 
 KINDS = ("groups", "sinks", "halo", "queries", "keys", "outputs")  # of a prefill
@@ -22,7 +23,6 @@ class Traffic:
     @property
     def total(self) -> int:
         return sum(self.sent.values())
-
 
 
 def ring_bytes(tokens: int, ranks: int, kv_heads: int, head_size: int, bytes_per_number: float) -> float:
@@ -60,7 +60,7 @@ def expected_traffic(
             first, last = min(sinks, end - window), end - window
             sent_keys += (last - first - _overlap((first, last), mine)) / num_groups
         edges = sorted({*mine, *(edge for part in stretch for edge in part)})
-        for low, high in zip(edges, edges[1:], strict=False):
+        for low, high in pairwise(edges):
             if not mine[0] <= low < mine[1]:
                 sent_rows += (high - low) * _visits(sum(a <= low < b for a, b in stretch), num_groups, top_k)
     found = {

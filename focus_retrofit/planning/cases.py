@@ -35,6 +35,7 @@ class Case:
     full: float  # seconds
     focused: float
     attention_share: float | None
+    memory: float | None  # of decode: bytes of Focus's cache over those of a full one
     dense: bool  # below the length from which Focus is used
 
     @property
@@ -69,10 +70,11 @@ def make_case(row: Mapping[str, Any], model: ModelFacts | None = None) -> Case:
         taken=taken,
         focus=focus,
         density=row["density"],
-        number=BYTES[row.get("dtype", "float32")],
+        number=BYTES[row.get("dtype") or "float32"],
         full=row["full_seconds"],
         focused=row["focus_seconds"],
         attention_share=row.get("attention_share"),
+        memory=row.get("memory") if row["part"] == "decode" else None,
         dense=dense is not None and row["tokens"] < int(dense[1]),
     )
 

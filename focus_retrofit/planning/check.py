@@ -17,6 +17,7 @@ from focus_kernels.errors import FocusError
 
 from .cases import Case, make_case
 from .costs import FOCUS_CALLS, LAYER_CALLS, Rates, causal_pairs, focus_work, projections_work, router_work
+from .holding import NUMBER, cache_bytes
 from .models import ModelFacts
 
 FEWEST = 3  # lengths of a series: two to fit on, one to predict
@@ -35,6 +36,8 @@ class Prediction:
     full_predicted: float
     focus: float
     focus_predicted: float
+    memory: float | None = None  # of decode: Focus's cache over a full one
+    memory_predicted: float | None = None
 
     @property
     def full_ratio(self) -> float:
@@ -142,7 +145,17 @@ def _predict(case: Case, fitted: bool, rates: Columns, extra: Columns) -> Predic
     full = focus = _dot(FULL[case.part](case), rates)
     if not case.dense:
         focus = _dot(SHARED[case.part](case), rates) + _dot(EXTRA[case.part](case), extra)
-    return Prediction(case.part, case.setup, case.tokens, fitted, case.full, full, case.focused, focus)
+    memory = None if case.memory is None else _held(case)
+    return Prediction(
+        case.part, case.setup, case.tokens, fitted, case.full, full, case.focused, focus, case.memory, memory
+    )
+
+
+def _held(case: Case) -> float:
+    """Bytes of a cache with Focus over those of a full one; layers that Focus did not take hold the same."""
+    kind = next(kind for kind, number in NUMBER.items() if number == case.number)
+    plain, own = (cache_bytes(case.model, case.tokens, kind, focus) for focus in (None, case.focus))
+    return 1 + (own / plain - 1) * case.taken / case.model.layers
 
 
 Equation = tuple[Columns, float, float]  # counts, seconds, and the seconds an error is measured in

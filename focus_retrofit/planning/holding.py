@@ -9,7 +9,7 @@ from .layouts import Layout
 from .models import ModelFacts
 from .training import CONTEXT, FRAGMENTS, NF4
 
-NUMBER = {"fp32": 4.0, "bf16": 2.0, "fp8": 1.0}  # bytes of a cached number
+NUMBER = {"fp64": 8.0, "fp32": 4.0, "bf16": 2.0, "fp8": 1.0}  # bytes of a cached number
 WEIGHT = {"fp32": 4.0, "bf16": 2.0, "fp8": 1.0, "nf4": NF4}  # of one in the layers' matrices
 SPARE = 1 / 16  # of a bucket's length, kept free behind it
 GROUP = 2  # bytes: a token's groups are kept as int16

@@ -22,10 +22,8 @@ def read_rows(path: str | os.PathLike[str]) -> list[Row]:
     if isinstance(record, dict) and isinstance(record.get("layer"), dict) and isinstance(record.get("results"), list):
         try:
             return _decode(record) if record.get("schema") == "decode-1" else _kernel(record, path)
-        except (KeyError, TypeError, ValueError) as error:
-            if isinstance(error, FocusError):
-                raise
-            raise FocusError(f"{path} is not a file of the kernels' benchmarks as this version writes it") from None
+        except KeyError as error:
+            raise FocusError(f"{path} is not a file of the kernels' benchmarks: it does not state {error}") from None
     return list(read_bench(path)["rows"])
 
 
@@ -55,12 +53,22 @@ def _decode(record: dict[str, Any]) -> list[Row]:
             min(way["step_ms"] for way in one["full"]) / 1e3,
             one["focus_step_ms"] / 1e3,
             one["focus_bytes_read"] / one["full_bytes_read"],
+            one["cache_ratio"],
         )
         for one in record["results"]
     ]
 
 
-def _row(part: str, layers: str, record: dict[str, Any], tokens: int, full: float, focus: float, density: float) -> Row:
+def _row(
+    part: str,
+    layers: str,
+    record: dict[str, Any],
+    tokens: int,
+    full: float,
+    focus: float,
+    density: float,
+    memory: float | None = None,
+) -> Row:
     layer, machine = record["layer"], record["machine"]
     share = ", share" if layer["match"] == "share" and layer["top_k"] > 1 else ""
     groups = f"K = {layer['num_groups']}, k = {layer['top_k']}{share}, window {layer['window']}"
@@ -70,6 +78,7 @@ def _row(part: str, layers: str, record: dict[str, Any], tokens: int, full: floa
         "full_seconds": full,
         "focus_seconds": focus,
         "density": density,
+        "memory": memory,
         "setup": f"{layers}, {layer['q_heads']}/{layer['kv_heads']} heads of {layer['size']}, {groups}",
         "dtype": layer["dtype"].removeprefix("torch."),
         "device": machine["device"],

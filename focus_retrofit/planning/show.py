@@ -129,9 +129,12 @@ def _served(serving: Serving, way: Served) -> list[str]:
 def print_check(found: Check) -> None:
     """Predicted over measured, row by row."""
     console = _console()
-    table = _table("ratios: predicted over measured; fitted: rows that the rates were fitted on")
+    table = _table(
+        "ratios: predicted over measured; cache: Focus's over a full one's, measured / predicted; fitted: rows that "
+        "the rates were fitted on"
+    )
     table.add_column("part", no_wrap=True)
-    for column in ("tokens", "full s", "ratio", "Focus s", "ratio", "speedup", "predicted"):
+    for column in ("tokens", "full s", "ratio", "Focus s", "ratio", "speedup", "predicted", "cache"):
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column("fitted", no_wrap=True)
     table.add_column("setup")
@@ -145,6 +148,7 @@ def print_check(found: Check) -> None:
             f"{row.focus_ratio:.2f}",
             f"{row.speedup:.2f}",
             f"{row.speedup_predicted:.2f}",
+            "-" if row.memory is None else f"{row.memory:.2f} / {row.memory_predicted:.2f}",
             "yes" if row.fitted else "",
             row.setup,
         )

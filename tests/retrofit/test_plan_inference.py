@@ -338,7 +338,7 @@ def layer(tokens: int) -> Any:
         default="full: one call",
         density=density(tokens, ONE),
         attention_share=1.0,
-        memory=1.0,
+        memory=None,
         setup="one layer, 9/3 heads of 64, K = 8, k = 1, window 128",
         dtype="float32",
         device="cpu",
@@ -422,6 +422,8 @@ def test_the_kernels_own_results_are_predicted() -> None:
     assert not found.skipped
     assert {row.tokens for row in found.predictions if not row.fitted} == {32768, 65536, 131072, 262144, M1}
     assert found.worst < 1.3
+    caches = [(row.memory, row.memory_predicted) for row in found.predictions if row.part == "decode"]
+    assert len(caches) == 3 and all(said == pytest.approx(held, rel=0.05) for held, said in caches)
     others = [row for name in ("k4-k2", "k16-k2") for row in read_rows(results / f"{name}.json")]
     assert check_bench([*rows, *others], fit_to=16384).worst < 1.5  # rates of K = 8 with other groups
 
