@@ -62,7 +62,7 @@ CHECK: dict[str, Any] = {"cls": Placed, "section": "Check (with --check)"}
     "--check",
     metavar="FILE",
     multiple=True,
-    help="Predict what a file of `bench` or of the kernels' benchmarks measured; may be given several times.",
+    help="Predict what a file of `bench`, of the kernels' benchmarks or of traffic measured; several times if need be.",
     **CHECK,
 )
 @click.option("--fit-to", metavar="TOKENS", help="Fit rates on rows up to here.  [default: half the lengths]", **CHECK)
@@ -167,20 +167,29 @@ def _check(options: dict[str, Any]) -> None:
     from ..planning import find_model
     from ..planning.check import check_bench
     from ..planning.measured import read_rows
-    from ..planning.show import print_check
+    from ..planning.show import print_check, print_traffic
+    from ..planning.traffic import check_traffic, read_traffic
 
     rates = None
     if options["calibrate"]:
         from ..planning.calibrate import measure_rates
 
         rates = measure_rates()
-    found = check_bench(
-        [row for path in options["check"] for row in read_rows(path)],
-        model=find_model(options["model"]) if options["model"] else None,
-        fit_to=parse_lengths(options["fit_to"])[-1] if options["fit_to"] else None,
-        rates=rates,
-    )
+    traffic = {path: read_traffic(path) for path in options["check"]}
+    rows = [row for path, sent in traffic.items() if sent is None for row in read_rows(path)]
+    sent = check_traffic(row for one in traffic.values() for row in one or [])
+    found = None
+    if rows or not sent:
+        found = check_bench(
+            rows,
+            model=find_model(options["model"]) if options["model"] else None,
+            fit_to=parse_lengths(options["fit_to"])[-1] if options["fit_to"] else None,
+            rates=rates,
+        )
     if options["as_json"]:
-        click.echo(json.dumps(found.to_dict(), indent=2))
-    else:
+        click.echo(json.dumps({**(found.to_dict() if found else {}), "traffic": sent}, indent=2))
+        return
+    if found is not None:
         print_check(found)
+    if sent:
+        print_traffic(sent)

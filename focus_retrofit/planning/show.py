@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from ..parallel.traffic import KINDS
 from .advice import advice
 from .check import Check
 from .inference import Serving
@@ -159,6 +160,23 @@ def print_check(found: Check) -> None:
     if rows:
         text = f"Of {len(rows)} rows that no rate was fitted on, the worst is missed by a factor of {found.worst:.2f}."
         console.print(text, soft_wrap=True)
+
+
+def print_traffic(found: Sequence[dict[str, Any]]) -> None:
+    """Bytes between processes, run by run."""
+    console = _console()
+    table = _table("bytes of all ranks; ratios: predicted over measured; ring: ring attention's over these")
+    for column in ("tokens", "ranks", "K", "k", "measured", "predicted", "ratio", *KINDS, "ring"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for row in found:
+        table.add_row(
+            *(f"{row[name]:,}" for name in ("tokens", "ranks", "num_groups", "top_k", "measured")),
+            f"{row['predicted']:,.0f}",
+            f"{row['ratio']:.2f}",
+            *(_number(row["ratios"].get(kind), ".2f") for kind in KINDS),
+            f"{row['less_than_ring']:.2f}",
+        )
+    console.print(table)
 
 
 def _console(width: int = WIDTH) -> Console:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 from focus_kernels.errors import FocusError
@@ -23,6 +26,16 @@ ARGUMENTS = (
 )
 
 
+def read_traffic(path: str | os.PathLike[str]) -> list[dict[str, Any]] | None:
+    """Rows of a file of `scripts/parallel_traffic.py`; None if it is something else."""
+    try:
+        rows = json.loads(Path(path).read_text())["rows"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    sent = isinstance(rows, list) and bool(rows) and all(isinstance(row, dict) and "sent" in row for row in rows)
+    return rows if sent else None
+
+
 def check_traffic(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Rows name the arguments of `expected_traffic`, how many `layers` (1) were run, and the bytes `sent` by all ranks
     together, by kind. Gives predicted over measured of each kind that was sent and of the total, and how much less that
@@ -41,8 +54,7 @@ def check_traffic(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
         ratios = {kind: layers * expected[kind] / bytes_ for kind, bytes_ in sent.items() if bytes_}
         found.append(
             {
-                "tokens": row["tokens"],
-                "ranks": row["ranks"],
+                **{name: row[name] for name in ("tokens", "ranks", "num_groups", "top_k")},
                 "measured": total,
                 "predicted": layers * expected["total"],
                 "ratio": layers * expected["total"] / total,

@@ -439,7 +439,7 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
         read_rows(backward)
 
 
-def test_traffic_is_compared_kind_by_kind() -> None:
+def test_traffic_is_compared_kind_by_kind(tmp_path: Path) -> None:
     arguments = {"tokens": 4096, "ranks": 4, "num_groups": 8, "top_k": 1, "heads": 9, "kv_heads": 3, "head_size": 64}
     arguments |= {"window": 128, "sinks": 4}
     expected = expected_traffic(**arguments, bytes_per_number=4)
@@ -450,6 +450,11 @@ def test_traffic_is_compared_kind_by_kind() -> None:
     assert same["less_than_ring"] == pytest.approx(expected["ring"] / expected["total"])
     (more,) = check_traffic([{**row, "sent": {**sent, "keys": 2 * sent["keys"]}}])
     assert more["ratios"]["keys"] == pytest.approx(0.5) and more["ratios"]["queries"] == pytest.approx(1)
+    path = tmp_path / "traffic.json"
+    path.write_text(json.dumps({"command": "x", "rows": [{**row, "sent": {**sent, "total": sum(sent.values())}}]}))
+    done = call("--check", str(path))
+    assert done.exit_code == 0 and done.stdout.count("1.00") == 1 + len(KINDS)
+    assert json.loads(call("--check", str(path), "--json").stdout)["traffic"][0]["ratio"] == pytest.approx(1)
     with pytest.raises(FocusError, match="window"):
         check_traffic([{name: value for name, value in row.items() if name != "window"}])
 
