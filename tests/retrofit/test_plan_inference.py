@@ -459,6 +459,50 @@ def test_traffic_is_compared_kind_by_kind(tmp_path: Path) -> None:
         check_traffic([{name: value for name, value in row.items() if name != "window"}])
 
 
+# the page
+
+
+def number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3g}"
+
+
+def page_row(found: Serving, model: str) -> str:
+    best, context = found.best, {K128: "128K", M1: "1M"}[found.ask.context]
+    cells = [model, context, str(found.ask.gpus)]
+    if best is None:
+        return " | ".join([*cells, "nothing fits", *["-"] * 5])
+    full, focus = best.full, best.focus
+    cells += [best.name, f"{focus.memory.total / 1e9:.0f}", f"{number(full.first_token)} / {number(focus.first_token)}"]
+    rates = [number(side.tokens_per_second) for side in (full, focus)]
+    cells += [f"{best.prefill_speedup:.1f}", f"{best.attention_share:.0%}"]
+    return " | ".join([*cells, "-" if rates == ["-", "-"] else " / ".join(rates)])
+
+
+def test_the_pages_table_is_the_plan() -> None:
+    page = (
+        (ROOT / "docs" / "planning.md").read_text().partition("<!-- plan -->")[2].partition("<!-- end of plan -->")[0]
+    )
+    lines = [line.strip("| ") for line in page.strip().splitlines()[2:]]
+    expected = [
+        page_row(found, model)
+        for model in ("7b", "13b", "70b")
+        for found in plan_inference(model, contexts=[K128, M1], gpus=[1, 8, 64], gpu="h100", focus=ONE)
+    ]
+    assert lines == expected
+
+
+def test_the_pages_traffic_is_the_formulas() -> None:
+    page = (ROOT / "docs" / "planning.md").read_text()
+    for name, heads, kv_heads in (
+        ("32 query and 32 key heads (7B)", 32, 32),
+        ("64 query and 8 key heads (70B)", 64, 8),
+    ):
+        (line,) = (line for line in page.splitlines() if name in line)
+        cells = [float(cell) for cell in line.strip("| ").split(" | ")[1:]]
+        found = [expected_traffic(M1, n, 8, 1, heads, kv_heads, 128, 128, 4, 2) for n in (2, 4, 8, 16, 64)]
+        assert cells == pytest.approx([one["ring"] / one["total"] for one in found], rel=0.03)
+
+
 # the command
 
 
