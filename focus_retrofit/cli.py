@@ -21,7 +21,7 @@ COMMANDS = {
     "bench": "Time attention, prefill, decoding and training against full attention; compare and plot.",
     "inspect": "Which groups a text's tokens are in, layer by layer.",
     "audit": "Check an adapter on a model: leaks, balance, equality with the base, exactness.",
-    "plan": "Memory and time of training the routers of a model, for each way to use the GPUs.",
+    "plan": "Memory and time of training the routers, or of reading and writing long texts, on 1 to 64 GPUs.",
     "export": "Write an adapter, or a model with it, for use elsewhere.",
 }
 

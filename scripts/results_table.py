@@ -226,7 +226,7 @@ def recipes() -> str:
 
 def sizes() -> str:
     """What training the routers takes by the size of the model, as `focus-retrofit plan` says."""
-    from focus_retrofit.plan import plan
+    from focus_retrofit.planning.training import plan
 
     setups = [("gpt2", 1, "t4-16"), ("mistral-7b", 1, "rtx4090-24"), ("llama-2-7b", 2, "a100-40")]
     setups += [("llama-2-13b", 1, "rtx4090-24"), ("llama-2-13b", 4, "rtx4090-24")]

@@ -23,8 +23,9 @@ from hypothesis import strategies as st
 
 from focus_retrofit import FocusConfig, FocusError, retrofit
 from focus_retrofit.cli import main
-from focus_retrofit.plan import OBJECTIVES, Plan, Run, flops, kept, memory, plan
-from focus_retrofit.plan_hardware import GPU, GPUS, MODELS, find_gpu, find_model, from_config
+from focus_retrofit.planning.hardware import GPU, GPUS, find_gpu
+from focus_retrofit.planning.models import MODELS, find_model, from_config
+from focus_retrofit.planning.training import OBJECTIVES, Plan, Run, flops, kept, memory, plan
 from focus_retrofit.training.objectives import Objective
 from focus_retrofit.training.options import TERMS
 

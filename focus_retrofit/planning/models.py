@@ -1,56 +1,12 @@
-"""What a plan starts from: the sizes of a model, by name or from its config, and what a GPU offers."""
+"""The sizes of a model that a plan starts from, by name or from its config."""
 
 from __future__ import annotations
 
 import os
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from focus_kernels import FocusError
-
-
-@dataclass(frozen=True)
-class GPU:
-    """Data sheet values: dense tensor-core speed without sparsity, and an achievable all-gather rate per GPU."""
-
-    name: str
-    memory: float  # GB, of 1e9 bytes
-    tflops: float  # of `dtype`, accumulated in fp32
-    link: float = 20.0  # GB/s received by each GPU in an all-gather: PCIe 4 unless NVLink is known
-    dtype: str = "bf16"
-
-
-GPUS = {
-    gpu.name: gpu
-    for gpu in (
-        GPU("h100-80", 80, 989, 300),
-        GPU("a100-80", 80, 312, 200),
-        GPU("a100-40", 40, 312, 200),
-        GPU("l40s-48", 48, 362),
-        GPU("rtx4090-24", 24, 165),
-        GPU("rtx3090-24", 24, 71),
-        GPU("l4-24", 24, 121),
-        GPU("t4-16", 16, 65, 10, "fp16"),
-    )
-}
-
-
-def find_gpu(
-    name: str | None = None, memory: float | None = None, tflops: float | None = None, link: float | None = None
-) -> GPU:
-    """A GPU by name, with values of one's own where given; without a name it takes memory and tflops."""
-    for what, value in (("gpu memory", memory), ("gpu tflops", tflops), ("bandwidth", link)):
-        if value is not None and not value > 0:
-            raise FocusError(f"{what} is {value}; it must be positive")
-    given = {"memory": memory, "tflops": tflops, "link": link}
-    own: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
-    if name is None and memory is not None and tflops is not None:
-        return GPU("gpu", **own)
-    if name is None or name.lower() not in GPUS:
-        raise FocusError(
-            f"gpu is {name!r}; choose one of {', '.join(GPUS)}, or give both its memory in GB and its TFLOPS"
-        )
-    return replace(GPUS[name.lower()], **own)
 
 
 @dataclass(frozen=True)
@@ -149,10 +105,14 @@ FAMILIES: dict[str, dict[str, Any]] = {
 }
 
 
+SHORT = {"7b": "llama-2-7b", "8b": "llama-3.1-8b", "13b": "llama-2-13b", "70b": "llama-2-70b"}
+
+
 def find_model(name: str | os.PathLike[str]) -> ModelFacts:
-    """Sizes of a model: one of MODELS, or whatever config a directory or a name on the hub has."""
-    if str(name).lower() in MODELS:
-        return MODELS[str(name).lower()]
+    """Sizes of a model: one of MODELS, a size such as 7b, or whatever config a directory or a name on the hub has."""
+    known = SHORT.get(str(name).lower(), str(name).lower())
+    if known in MODELS:
+        return MODELS[known]
     from transformers import AutoConfig
 
     try:
@@ -173,7 +133,7 @@ def from_config(config: Any, name: str) -> ModelFacts:
     if kind not in FAMILIES:
         raise FocusError(
             f"{name} is of type {kind!r}, whose sizes the plan cannot count; it can count {', '.join(FAMILIES)}. "
-            "Describe the model by ModelFacts(...) of focus_retrofit.plan_hardware, or name one of similar size"
+            "Describe the model by ModelFacts(...) of focus_retrofit.planning, or name one of similar size"
         )
     heads, hidden = config.num_attention_heads, config.hidden_size
     kv_heads = getattr(config, "num_key_value_heads", None) or heads

@@ -25,8 +25,9 @@ from typing import Any
 
 from focus_kernels import FocusError
 
-from .config import FocusConfig
-from .plan_hardware import GPU, ModelFacts, find_gpu, find_model
+from ..config import FocusConfig
+from .hardware import GPU, find_gpu
+from .models import ModelFacts, find_model
 
 OBJECTIVES = ("lm", "lm-hard", "mass", "distill")
 UTILISATION = 0.4  # share of peak speed that training reaches
