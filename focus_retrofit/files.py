@@ -1,5 +1,5 @@
 """Writing files so that a crash leaves the old ones."""
 
-from focus_kernels.files import write_atomically
+from focus_kernels.files import fill_atomically, is_leftover, write_atomically
 
-__all__ = ["write_atomically"]
+__all__ = ["fill_atomically", "is_leftover", "write_atomically"]

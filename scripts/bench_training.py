@@ -22,6 +22,7 @@ from torch import Tensor
 
 from focus_kernels import focus_attention, gated_attention
 from focus_retrofit import FocusConfig
+from focus_retrofit.files import write_atomically
 from focus_retrofit.masks import Layout
 from focus_retrofit.router import Routing
 from focus_retrofit.soft import soft_attention
@@ -118,7 +119,7 @@ def main() -> None:
     }
     if options.json:
         options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(json.dumps(results, indent=1) + "\n")
+        write_atomically(options.json, json.dumps(results, indent=1) + "\n")
 
 
 if __name__ == "__main__":

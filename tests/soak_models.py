@@ -93,7 +93,7 @@ class Life:
         self.ids, self.mask = self.ids[chosen], self.mask[chosen]
 
     def generate(self) -> None:
-        """Greedy, from what is held, with a cache of its own: no token may fall behind the best by more than rounding."""
+        """Greedy, from what is held, with a cache of its own: each token is the best there is, up to rounding."""
         before = self.ids.shape[1]
         if not before:
             return

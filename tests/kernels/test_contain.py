@@ -100,7 +100,7 @@ def test_streams(case: Case, data: st.DataObject, count: int) -> None:
     plain, seen = zeroed(case, bad), rows_that_see(case, bad)
     feeds = Feed(case, torch.float64), Feed(plain, torch.float64)
     start = 0
-    for stop in sorted(data.draw(st.lists(st.integers(0, case.tokens), min_size=1, max_size=3))) + [case.tokens]:
+    for stop in [*sorted(data.draw(st.lists(st.integers(0, case.tokens), min_size=1, max_size=3))), case.tokens]:
         way = data.draw(st.sampled_from(["prefill", "attend", "decode"]))
         found, wanted = (getattr(feed, way)(start, stop) for feed in feeds)
         if way != "prefill" and stop > start:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from random import Random
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,9 +31,8 @@ class Life:
     def take_in(self, count: int, attend: bool) -> list[Tensor]:
         """A chunk of `count` columns, some of them padding; if it is attended, what its real tokens got, by row."""
         pick, case = self.pick, self.case
-        tokens = torch.tensor(
-            [[pick.randrange(case.tokens) for _ in range(count)] for _ in self.rows], dtype=torch.long
-        )
+        drawn = [[pick.randrange(case.tokens) for _ in range(count)] for _ in self.rows]
+        tokens = torch.tensor(drawn, dtype=torch.long)
         mask = torch.ones(tokens.shape, dtype=torch.bool)
         if pick.random() < 0.3:
             mask = torch.tensor([[pick.random() < 0.8 for _ in range(count)] for _ in self.rows], dtype=torch.bool)
@@ -56,9 +56,8 @@ class Life:
 
     def crop(self) -> None:
         """Some of the newest tokens of each row, none of them, or all."""
-        counts = [
-            self.pick.choice([0, len(row), self.pick.randint(0, len(row)), min(3, len(row))]) for row in self.rows
-        ]
+        held = [len(row) for row in self.rows]
+        counts = [self.pick.choice([0, many, self.pick.randint(0, many), min(3, many)]) for many in held]
         self.stream.crop(counts)
         self.rows = [row[: len(row) - count] for row, count in zip(self.rows, counts, strict=True)]
 
@@ -94,12 +93,12 @@ class Life:
         if not out.shape[1]:
             return
         case, tokens = self.case, torch.tensor([row])
-        asked = {**case.options, "padding_mask": None, "sequence_ids": None}
-        inputs = [self._of(x, tokens) for x in case.tensors(self.dtype)]
-        dense, want = (
-            reference_attention(*(x.to(dtype) for x in inputs), case.ids[0][tokens], **asked)[0, :, -out.shape[1] :]
-            for dtype in (self.dtype, torch.float64)
-        )
+        q, k, v = (self._of(x, tokens) for x in case.tensors(self.dtype))
+        asked: dict[str, Any] = {**case.options, "padding_mask": None, "sequence_ids": None}
+        groups, last = case.ids[0][tokens], slice(-out.shape[1], None)
+        exact: Any = reference_attention(q.double(), k.double(), v.double(), groups, **asked)
+        same: Any = exact if self.dtype == torch.float64 else reference_attention(q, k, v, groups, **asked)
+        want, dense = exact[0, :, last], same[0, :, last]
         error, limit = float((out.double() - want).abs().max()), error_limit(self.dtype, dense, want)
         if self.dtype == torch.float32:
             limit = max(limit, 1e-5)  # heads and chunks are few: dense attention may be right by luck
