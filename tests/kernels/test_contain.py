@@ -66,7 +66,7 @@ def same_but(found: Tensor, plain: Tensor, seen: Tensor) -> None:
     assert torch.equal(found[~seen], plain[~seen])
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(case=cases(), count=st.sampled_from([1, 1, 2, 9]), dtype=st.sampled_from([torch.float64, torch.float32]))
 def test_only_rows_that_see_it(case: Case, count: int, dtype: torch.dtype) -> None:
     bad = break_some(case, count)
@@ -92,7 +92,7 @@ def test_most_rows_do_not_see_it(backend: str) -> None:
     assert 0.1 < float(broken[0, 59:].float().mean()) < 0.5
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(case=stream_cases(), data=st.data(), count=st.sampled_from([1, 2, 9]))
 def test_streams(case: Case, data: st.DataObject, count: int) -> None:
     """However the tokens come in, also when broken ones are cropped away or their rows are chosen anew."""
