@@ -47,7 +47,8 @@ def crossover(model: PreTrainedModel, config: FocusConfig, backend: str) -> int:
     known = _read(path)
     name = hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:16]
     if name not in known:
-        known = {**known, name: {**what, "crossover": measure(what, model, config, backend)}}
+        found = {**what, "crossover": measure(what, model, config, backend)}
+        known = {**_read(path), name: found}  # read again: another process may have measured something meanwhile
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, json.dumps(known, indent=2, sort_keys=True) + "\n")
     return int(known[name]["crossover"])
@@ -63,7 +64,7 @@ def cache_directory() -> Path:
 def _read(path: Path) -> dict[str, Any]:
     try:
         known = json.loads(path.read_text())
-    except (OSError, json.JSONDecodeError):
+    except (OSError, ValueError):
         return {}
     return known if isinstance(known, dict) else {}
 

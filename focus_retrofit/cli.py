@@ -57,9 +57,15 @@ class Commands(click.Group):
         except BrokenPipeError:  # the reader of a pipe has enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             ctx.exit(0)
-        except (ValueError, OSError) as error:
+        except (ValueError, OSError, RuntimeError, MemoryError) as error:
             from focus_kernels.errors import FocusError
 
+            from .memory import out_of_memory
+
+            short = out_of_memory(error)
+            if short and not ctx.params.get("debug"):
+                click.echo(f"Error: {short}", err=True)
+                ctx.exit(3)
             if ctx.params.get("debug") or not isinstance(error, FocusError | OSError):
                 raise
             click.echo("Error: " + " ".join(str(error).split()), err=True)

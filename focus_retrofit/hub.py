@@ -47,7 +47,12 @@ def upload_folder(folder: Path, name: str, *, private: bool | None = None) -> st
     api = HfApi()
     try:
         address = api.create_repo(name, private=private, exist_ok=True)
-        api.upload_folder(repo_id=address.repo_id, folder_path=str(folder), commit_message="Focus adapter")
+        api.upload_folder(
+            repo_id=address.repo_id,
+            folder_path=str(folder),
+            commit_message="Focus adapter",
+            ignore_patterns=[".*.tmp*"],
+        )
     except (HFValidationError, HfHubHTTPError, OSError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise FocusError(f"the hub did not take {name!r}: {reason}") from error

@@ -17,6 +17,7 @@ from train_domains import CONFIG, TOKENS, held_out_windows
 from focus_retrofit import FocusConfig, load_pretrained, retrofit
 from focus_retrofit.evaluation import perplexity
 from focus_retrofit.evaluation.texts import split
+from focus_retrofit.files import write_atomically
 from focus_retrofit.training import Stream, TrainConfig, Windows, train
 
 STEPS = 30
@@ -73,7 +74,7 @@ def main() -> None:
         print(f"{name:36} {minutes:5.1f} min  {found['perplexity']:.3f}  {found['over']:+.1%}", flush=True)
         if options.json:
             options.json.parent.mkdir(parents=True, exist_ok=True)
-            options.json.write_text(json.dumps(record, indent=1) + "\n")
+            write_atomically(options.json, json.dumps(record, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from focus_kernels.files import write_atomically
+
 ROOT = Path(__file__).parents[1]
 KERNELS = ROOT / "kernels" / "results"
 PICTURE = "docs/images/positions.png"
@@ -371,7 +373,7 @@ def main() -> int:
         wanted = f"{before}{begin}\n{make()}{end}{rest.partition(end)[2]}"
         stale += wanted != path.read_text()
         if "--check" not in sys.argv:
-            path.write_text(wanted)
+            write_atomically(path, wanted)
     return stale if "--check" in sys.argv else 0
 
 

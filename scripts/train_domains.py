@@ -21,6 +21,7 @@ from focus_retrofit import FocusConfig, load_adapter, load_pretrained, retrofit
 from focus_retrofit.adapter import SHIPPED
 from focus_retrofit.evaluation import evaluate, parse_methods, perplexity
 from focus_retrofit.evaluation.texts import TEXTS, overlap, split
+from focus_retrofit.files import write_atomically
 from focus_retrofit.training import Stream, TrainConfig, Windows, train
 
 CONFIG = {"num_groups": 4, "top_k": 1, "window": 128, "sinks": 4, "temperature": "learned"}
@@ -74,7 +75,7 @@ def write(part: str, value: Any) -> None:
     results = json.loads(RESULTS.read_text()) if RESULTS.is_file() else {}
     results[part] = value
     RESULTS.parent.mkdir(parents=True, exist_ok=True)
-    RESULTS.write_text(json.dumps(results, indent=1) + "\n")
+    write_atomically(RESULTS, json.dumps(results, indent=1) + "\n")
 
 
 def run(domain: str, options: argparse.Namespace) -> None:

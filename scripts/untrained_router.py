@@ -17,6 +17,7 @@ from typing import Any
 from focus_retrofit import FocusConfig, load_pretrained, retrofit
 from focus_retrofit.evaluation import perplexity
 from focus_retrofit.evaluation.baselines import Groups, own_groups, random_groups, routed, strided_groups
+from focus_retrofit.files import write_atomically
 
 
 def main() -> None:
@@ -58,7 +59,7 @@ def main() -> None:
         command = " ".join(["python", "scripts/untrained_router.py", *sys.argv[1:]])
         facts = {"command": command, "model": "smollm2-135m", "tokens": tokens, "windows": count, "window": 128}
         options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(json.dumps({**facts, "rows": rows}, indent=2) + "\n")
+        write_atomically(options.json, json.dumps({**facts, "rows": rows}, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -122,12 +122,13 @@ class OnRetrieval:
             import matplotlib  # noqa: F401
         except ImportError:
             return
+        from ..files import write_atomically
         from ..report.plot_retrieval import draw_retrieval
 
         for task in self.retrieval:
             if any(cell["task"] == task and cell["depth"] is not None for cell in cells):
                 file = record.path.with_name(f"{record.path.stem}-{task}.png")  # type: ignore[union-attr]
-                file.write_bytes(draw_retrieval(cells, task))
+                write_atomically(file, draw_retrieval(cells, task))
 
     def show(self, rows: Rows, record: Record) -> None:
         print_retrieval(rows)

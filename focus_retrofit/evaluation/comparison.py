@@ -3,6 +3,7 @@ measured: a comparison that was stopped goes on, window by window and cell by ce
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -204,5 +205,7 @@ def written(record: Record, methods: Sequence[Method], folder: Path) -> list[Pat
 
     rows = next(iter(record["perplexity"].values()))["rows"]
     files.append(folder / "pareto.png")
-    draw(rows, narrow=False, many=True).savefig(files[-1], dpi=150)
+    drawn = io.BytesIO()
+    draw(rows, narrow=False, many=True).savefig(drawn, format="png", dpi=150)
+    write_atomically(files[-1], drawn.getvalue())
     return files

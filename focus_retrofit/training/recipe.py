@@ -16,7 +16,7 @@ from transformers import EarlyStoppingCallback, PreTrainedModel, TrainingArgumen
 from focus_kernels import FocusError
 
 from ..adapter import TENSORS, read_adapter
-from ..files import write_atomically
+from ..files import fill_atomically, write_atomically
 from ..positions import positions_of
 from .data import Windows, make_windows
 from .fit import fit_routers
@@ -83,8 +83,8 @@ def train(
     results["minutes"] = sum(stage["minutes"] for stage in results["stages"].values())
     focus.save_pretrained(output / "adapter", results=_numbers(results))
     if (config.finetune_steps or not config.frozen) and _first_process():
-        model.save_pretrained(output / "model")
-        tokenizer.save_pretrained(output / "model")
+        fill_atomically(output / "model", model.save_pretrained)
+        fill_atomically(output / "model", tokenizer.save_pretrained)
     return results
 
 
@@ -121,7 +121,7 @@ def _stage(model: Any, folder: Path, work: Any, whole: bool) -> dict[str, Any]:
     found = work(folder) or {}
     found["minutes"] = (time.perf_counter() - begun) / 60
     if whole and _first_process():
-        model.save_pretrained(folder)
+        fill_atomically(folder, model.save_pretrained)
     focus.save_pretrained(folder)
     if _first_process():
         write_atomically(folder / DONE, json.dumps(found, indent=2) + "\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import shutil
 from pathlib import Path
@@ -248,9 +249,18 @@ def last_checkpoint(folder: str | Path | None) -> str | None:
         return None
     found = sorted(Path(folder).glob(f"{PREFIX_CHECKPOINT_DIR}-*"), key=lambda p: int(p.name.rpartition("-")[2]))
     for path in reversed(found):
-        if all((path / name).is_file() for name in (CONFIG, TENSORS, STATE)):
+        if all((path / name).is_file() for name in (CONFIG, TENSORS)) and _is_json(path / STATE):
             return str(path)
     return None
+
+
+def _is_json(path: Path) -> bool:
+    """Is it there, and whole? The Trainer writes it last."""
+    try:
+        json.loads(path.read_text())
+    except (OSError, ValueError):
+        return False
+    return True
 
 
 class Progress(ProgressCallback):

@@ -10,6 +10,7 @@ from torch import Tensor
 from .backends import Backend, find
 from .call import Call
 from .choose import pick_engine
+from .contain import contained
 from .layout import sequences
 from .problem import check_groups, check_problem, check_tensors
 
@@ -49,6 +50,10 @@ def focus_attention(
 
     Returns [B, Hq, T, Dv] (0 at padding) and, if asked, the logsumexp [B, Hq, T] (-inf at padding). Differentiable in
     query, key, value, temperature and sink_logits, through the logsumexp too.
+
+    A key or value that is NaN or infinite makes the rows that see it NaN, in its head's query heads, and changes no bit
+    of any other; what stands at padding never matters. The gradient is NaN at these rows of query and at these tokens
+    of key and value; elsewhere it is that of a loss without these rows.
     """
     options: dict[str, Any] = {
         "backend": backend,
@@ -66,7 +71,7 @@ def focus_attention(
         "sink_logits": sink_logits,
     }
     chosen, call = _prepare(query, key, value, groups, **options)
-    out, lse = chosen.run(call)
+    out, lse = contained(chosen.run, call)
     return (out, lse) if return_lse else out
 
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from . import decode
+from . import contain, decode
 from .backends import find
 from .call import Call
 from .errors import FocusError
@@ -34,7 +34,8 @@ def attend_chunk(
     query_groups [B, c, k'] are the groups to look into, instead of those appended with the chunk. dense: a query sees
     every key before it, none of them as a distant one; fast for streams no longer than they `hold`. Returns
     [B, Hq, c, Dv] (0 at padding) and, if asked, the logsumexp [B, Hq, c]. Appending and attending chunk after chunk
-    gives what `focus_attention` gives for the whole sequence, whatever the chunk sizes.
+    gives what `focus_attention` gives for the whole sequence, whatever the chunk sizes. A query that sees a key or value
+    that was NaN or infinite gives NaN; no other notices.
     """
     if not buckets.rows:
         raise FocusError("the stream is empty: append a chunk of keys before attending to it")
@@ -93,6 +94,8 @@ def attend_chunk(
         out, lse = find(backend, call, needs="attend_stream")[0].attend_stream(query, buckets, problem, query_groups)
     if sink_logits is not None:
         add_sink_logits_(out, lse, sink_logits)
+    if buckets.broken:
+        contain.spoil_(out, lse, buckets, problem, query_groups)
     if buckets.value_size != out.shape[3]:
         out = out[..., : buckets.value_size]
     out = out.to(query.dtype)

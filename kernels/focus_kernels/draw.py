@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import io
 import sys
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from .files import write_atomically
 from .plan import make_plan
 from .problem import Problem
 from .reference import matches
@@ -85,7 +87,9 @@ def draw(folder: Path) -> list[Path]:
         figure.suptitle(f"{title} (window {window}, {sinks} sinks, 4 groups)")
         figure.tight_layout(rect=(0, 0.06, 1, 0.98))
         path = folder / f"{engine}-{match}-k{top_k}.png"
-        figure.savefig(path, dpi=80)
+        drawn = io.BytesIO()
+        figure.savefig(drawn, format="png", dpi=80)
+        write_atomically(path, drawn.getvalue())
         pyplot.close(figure)
         written.append(path)
     return written

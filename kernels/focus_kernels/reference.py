@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from .contain import NAN, blank
 from .layout import token_documents, token_positions
 from .problem import Problem, check_groups, check_problem, check_tensors
 
@@ -47,7 +48,7 @@ def reference_attention(
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Dense Focus attention, the oracle; takes the arguments of `focus_attention` (`backend` is not looked at).
 
-    Rows of padding give 0, with a logsumexp of -inf.
+    Rows of padding give 0, with a logsumexp of -inf; rows that see a key or value that is not finite give NaN.
     """
     check_tensors(query, key, value, groups)
     check_groups(groups, num_groups)
@@ -86,6 +87,11 @@ def dense(
     mask, distant = mask[:, None], distant[:, None]  # [B, 1, T, T]
 
     repeat = q_heads // key.shape[1]
+    broken = ~(key.detach().isfinite().all(-1) & value.detach().isfinite().all(-1))  # [B, Hkv, T]
+    seen = broken.new_zeros(query.shape[:3])
+    if bool(broken.any()):
+        seen = (mask & broken[:, :, None]).any(-1).repeat_interleave(repeat, 1)
+        query, key, value = blank(query, seen), blank(key, broken), blank(value, broken)
     key, value = key.repeat_interleave(repeat, 1), value.repeat_interleave(repeat, 1)
     logits = query @ key.transpose(-1, -2) * problem.scale
     if problem.temperature is not None:
@@ -101,4 +107,5 @@ def dense(
     lse = torch.logsumexp(logits.masked_fill(~real, 0.0), dim=-1)
     weights = torch.exp(logits - lse[..., None])[..., :tokens].masked_fill(~real, 0.0)
     lse = lse.masked_fill(~real[..., 0], float("-inf"))
-    return weights @ value, lse.to(torch.float64 if lse.dtype == torch.float64 else torch.float32)
+    out, lse = (weights @ value).masked_fill(seen[..., None], NAN), lse.masked_fill(seen, NAN)
+    return out, lse.to(torch.float64 if lse.dtype == torch.float64 else torch.float32)

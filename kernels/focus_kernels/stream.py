@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from . import decode, stream_edit
+from . import contain, decode, stream_edit
 from .errors import FocusError
 from .plan import multi_hot, split_by_group
 from .pool import Move, Name, Pool, held_size, page_of
@@ -58,6 +58,7 @@ class KeyBuckets:
         self.hold, self.dtype, self.directory = hold, dtype, directory
         self.expected = 0
         self.rows: list[Recent] = []
+        self.broken: dict[int, contain.Broken] = {}  # by row: tokens that are NaN or infinite, held as zeros
         self.chunk: int | None = None  # tokens of the last chunk, padding included; None if there is none to attend
 
     @property
@@ -94,8 +95,13 @@ class KeyBuckets:
 
     def append(self, key: Tensor, value: Tensor, groups: Tensor, padding_mask: Tensor | None = None) -> None:
         """Take in a chunk: key [B, Hkv, c, D], value [B, Hkv, c, Dv], groups [B, c, k]; mask [B, c] as in prefill."""
-        if self.rows and decode.append_token(self, key, value, groups, padding_mask):
-            return
+        key, value, bad = contain.clean(key, value)
+        if not (self.rows and decode.append_token(self, key, value, groups, padding_mask)):
+            self._append(key, value, groups, padding_mask)
+        if bad is not None:
+            contain.remember(self, bad, groups, padding_mask)
+
+    def _append(self, key: Tensor, value: Tensor, groups: Tensor, padding_mask: Tensor | None) -> None:
         key, value = self._admit(key, value, groups, padding_mask)
         self._evict(key.shape[2], padding_mask)
         self.chunk = key.shape[2]
@@ -116,6 +122,7 @@ class KeyBuckets:
         Leaves the stream as if the chunk had been appended and then all but its last `window` tokens filed away, but
         these go straight into their buckets. There is nothing to attend until the next `append`.
         """
+        key, value, bad = contain.clean(key, value)
         key, value = self._admit(key, value, groups, padding_mask)
         self._evict()
         self._foresee(key.shape[2])
@@ -143,6 +150,8 @@ class KeyBuckets:
         self.make_room(max(new_key.shape[1] for new_key, _ in stay))
         for number, (new_key, new_value) in enumerate(stay):
             self._add_recent(number, new_key, new_value)
+        if bad is not None:
+            contain.remember(self, bad, groups, padding_mask)
 
     def crop(self, counts: Sequence[int]) -> None:
         """Forget the last counts[r] real tokens of row r; then append before attending."""

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from . import contain
 from .errors import FocusError
 from .pool import held_size, page_of
 from .scratch import lasting
@@ -31,6 +32,7 @@ def crop(stream: KeyBuckets, counts: Sequence[int]) -> None:
     stream.straighten()
     for number, count in enumerate(counts):
         _crop_row(stream, number, stream.rows[number].length - count)
+    contain.forget(stream)
 
 
 def _crop_row(stream: KeyBuckets, number: int, length: int) -> None:
@@ -80,6 +82,7 @@ def select_rows(stream: KeyBuckets, indices: Tensor | Sequence[int]) -> None:
     sources = {(new, *name[1:]): name for new, old in enumerate(chosen) for name in stream.pool.spans if name[0] == old}
     stream.pool.rebuild(sources)
     stream.rows = [replace(stream.rows[i]) for i in chosen]
+    stream.broken = {new: stream.broken[old] for new, old in enumerate(chosen) if old in stream.broken}
 
 
 @lasting

@@ -16,6 +16,8 @@ from typing import Any
 from study import RESULTS, Study
 from summary import Claim, difference, of_settings, samples
 
+from focus_kernels.files import write_atomically
+
 PAGE = Path(__file__).parents[2] / "docs" / "paper.md"
 STUDIES = (
     "retrofit", "group_dim", "ablation", "k_sweep", "lora", "balance", "scratch", "transfer", "groups", "temperature"
@@ -163,7 +165,7 @@ def main() -> int:
     page = make_page(options.results)
     if options.check:
         return int(not options.output.is_file() or options.output.read_text() != page)
-    options.output.write_text(page)
+    write_atomically(options.output, page)
     return 0
 
 

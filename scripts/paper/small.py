@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from focus_kernels.errors import FocusError
+from focus_kernels.files import write_atomically
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -50,7 +51,7 @@ def load_small(name: str, runs: Path) -> tuple[Any, Any]:
     facts = folder / "recipe.json"
     if not facts.is_file():
         _make(recipe, name, folder)
-        facts.write_text(json.dumps(asdict(recipe), indent=1) + "\n")
+        write_atomically(facts, json.dumps(asdict(recipe), indent=1) + "\n")
     elif json.loads(facts.read_text()) != asdict(recipe):
         raise FocusError(f"{folder} holds a model of another recipe: delete it, or choose another --runs")
     model = AutoModelForCausalLM.from_pretrained(folder).eval()

@@ -357,3 +357,17 @@ def test_streams_and_calls_work_in_and_out_of_inference_mode():
     query.requires_grad_()
     focus_attention(query, key, value, groups, **options).sum().backward()
     assert bool(query.grad.isfinite().all())
+
+
+@pytest.mark.parametrize("groups", ["one", "alternate"])
+def test_a_pool_that_grew_many_times_holds_what_one_prompt_leaves(groups: str) -> None:
+    case = Case(tokens=1500, batch=2, heads=(1, 1), size=4, groups=groups)
+    grown, whole = Feed(case, torch.float64), Feed(case, torch.float64)
+    for start in range(0, 1500, 3):
+        grown.stream.append(*grown.part(start, start + 3))
+    grown.prefill(1500, 1500)
+    whole.prefill(0, 1500)
+    same_contents(grown.stream, whole.stream)
+    for feed in (grown, whole):
+        feed.stream.crop([1495, 700])
+    same_contents(grown.stream, whole.stream)

@@ -201,3 +201,37 @@ def test_soft_mode_keeps_no_cache():
 def test_sinkhorn_cannot_generate():
     model = make(balance="sinkhorn")
     refuses("cannot generate", lambda: model.generate(IDS[:, :20], max_new_tokens=3))
+
+
+@pytest.mark.parametrize("name", ["Llama", "GPTNeoX"])
+def test_more_tokens_than_the_model_has_positions(name):
+    """Rotary models go on; the cache grows many times over, is emptied, and serves again."""
+    model = retrofit(
+        BY_NAME[name].make(max_position_embeddings=32), FocusConfig(num_groups=3, top_k=1, window=8, min_length=0)
+    )
+    ids = torch.randint(2, VOCABULARY, (2, 260), generator=torch.Generator().manual_seed(5))
+    wanted, cache = logits_of(model, ids), FocusCache(model)
+    for first in (100, 7):
+        parts = [first, 50, *[1] * 20]
+        parts.append(260 - sum(parts))
+        found = [feed(model, cache, part) for part in ids.split(parts, 1)]
+        close(torch.cat(found, 1), wanted)
+        cache.crop(-260)
+        assert cache.get_seq_length() == 0
+        assert cache.layers[0].buckets.lengths == [0, 0]
+
+
+@settings(deadline=None, max_examples=15)
+@given(data=st.data())
+def test_cropped_again_and_again(data):
+    """Within the window, beyond it, to nothing; then other tokens: as a cache that never saw the rest."""
+    cache, held = FocusCache(MODEL), IDS[:, :0]
+    for _ in range(data.draw(st.integers(2, 4))):
+        more = IDS[:, data.draw(st.integers(0, 40)) :][:, : data.draw(st.integers(1, 45))]
+        before, held = held.shape[1], torch.cat([held, more], 1)
+        found = feed(MODEL, cache, more)
+        close(found, logits_of(MODEL, held)[:, before:])
+        removed = data.draw(st.one_of(st.integers(0, 8), st.integers(0, held.shape[1]), st.just(held.shape[1])))
+        cache.crop(-removed)
+        held = held[:, : held.shape[1] - removed]
+        assert cache.get_seq_length() == held.shape[1]

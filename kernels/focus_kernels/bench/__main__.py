@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from ..files import write_atomically
 from . import methods
 from .gate import Red, check
 from .measure import Action, interleaved, peak_bytes
@@ -230,7 +231,7 @@ def main(argv: list[str] | None = None) -> int:
         command = ["python", "-m", "focus_kernels.bench", *(argv if argv is not None else sys.argv[1:])]
         record = {"schema": 1, "command": command, "machine": machine(), "layer": layer_facts, "results": results}
         args.json.parent.mkdir(parents=True, exist_ok=True)
-        args.json.write_text(json.dumps(record, indent=1) + "\n")
+        write_atomically(args.json, json.dumps(record, indent=1) + "\n")
     return 0
 
 

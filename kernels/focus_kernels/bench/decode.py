@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from ..files import write_atomically
 from ..pool import SLACK
 from . import token
 from .__main__ import DTYPES, count, layer_of, machine
@@ -199,7 +200,7 @@ def main(argv: list[str] | None = None) -> int:
             "results": results,
         }
         args.json.parent.mkdir(parents=True, exist_ok=True)
-        args.json.write_text(json.dumps(record, indent=1) + "\n")
+        write_atomically(args.json, json.dumps(record, indent=1) + "\n")
     return 0
 
 
