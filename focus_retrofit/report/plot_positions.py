@@ -6,8 +6,8 @@ import io
 from collections.abc import Sequence
 from typing import Any
 
-from focus_kernels.errors import FocusError
 
+from .look import looking
 from .theme import light
 from .words import length
 
@@ -60,15 +60,7 @@ def draw(curves: Sequence[dict[str, Any]], made_for: int, narrow: bool = False) 
 
 def draw_positions(curves: Sequence[dict[str, Any]], made_for: int) -> bytes:
     """The plot as PNG."""
-    try:
-        import matplotlib
-    except ImportError as error:
-        raise FocusError("the plot needs matplotlib: pip install focus-retrofit[report]") from error
-    from .plots import _LOOK
-
     buffer = io.BytesIO()
-    with matplotlib.rc_context():
-        matplotlib.rcdefaults()
-        matplotlib.rcParams.update(_LOOK)
+    with looking("the plot needs matplotlib"):
         draw(curves, made_for).savefig(buffer, format="png", dpi=150, facecolor=light("paper"))
     return buffer.getvalue()

@@ -34,8 +34,8 @@ def attend_chunk(
     query_groups [B, c, k'] are the groups to look into, instead of those appended with the chunk. dense: a query sees
     every key before it, none of them as a distant one; fast for streams no longer than they `hold`. Returns
     [B, Hq, c, Dv] (0 at padding) and, if asked, the logsumexp [B, Hq, c]. Appending and attending chunk after chunk
-    gives what `focus_attention` gives for the whole sequence, whatever the chunk sizes. A query that sees a key or value
-    that was NaN or infinite gives NaN; no other notices.
+    gives what `focus_attention` gives for the whole sequence, whatever the chunk sizes. A query that sees a key or
+    value that was NaN or infinite gives NaN; no other notices.
     """
     if not buckets.rows:
         raise FocusError("the stream is empty: append a chunk of keys before attending to it")
