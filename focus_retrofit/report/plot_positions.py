@@ -6,7 +6,6 @@ import io
 from collections.abc import Sequence
 from typing import Any
 
-
 from .look import looking
 from .theme import light
 from .words import length
