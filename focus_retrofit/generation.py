@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 from transformers import TextStreamer
 
+from .streaming import prefill
+
 Show = Callable[[str], None]
 
 
@@ -44,11 +46,26 @@ class Continuation:
 
 
 def continue_text(
-    model: Any, tokenizer: Any, ids: Tensor, *, show: Show = lambda text: None, seed: int = 0, **options: Any
+    model: Any,
+    tokenizer: Any,
+    ids: Tensor,
+    *,
+    show: Show = lambda text: None,
+    seed: int = 0,
+    chunk: int | None = None,
+    cache: Any = None,
+    **options: Any,
 ) -> Continuation:
-    """`generate` from a prompt [1, T]; options are those of `model.generate` (max_new_tokens, do_sample, ...)."""
+    """`generate` from a prompt [1, T]; options are those of `model.generate` (max_new_tokens, do_sample, ...).
+
+    A prompt longer than `chunk` is read in chunks first, under a progress bar, into `cache` or one of the model's.
+    """
     clock = _Clock(tokenizer, show)
     torch.manual_seed(seed)
+    if chunk is not None and ids.shape[1] > chunk:
+        cache = prefill(model, ids[:, :-1], cache=cache, chunk=chunk).cache
+    if cache is not None:
+        options["past_key_values"] = cache
     given = {"input_ids": ids.to(model.device), "attention_mask": torch.ones_like(ids).to(model.device)}
     pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
     with torch.inference_mode():
@@ -83,9 +100,11 @@ def common_tokens(a: list[int], b: list[int]) -> int | None:
 def compare_texts(model: Any, tokenizer: Any, ids: Tensor, **options: Any) -> dict[str, Any]:
     """The base model's continuation of a prompt and that with Focus, as data."""
     show_base, show_focus = options.pop("show_base", None), options.pop("show_focus", None)
+    chunk, cache = options.pop("chunk", None), options.pop("cache", None)
     with model.focus.disabled():
         base = continue_text(model, tokenizer, ids, show=show_base or (lambda text: None), **options)
-    focused = continue_text(model, tokenizer, ids, show=show_focus or (lambda text: None), **options)
+    show_focus = show_focus or (lambda text: None)
+    focused = continue_text(model, tokenizer, ids, show=show_focus, chunk=chunk, cache=cache, **options)
     return {
         "prompt": tokenizer.decode(ids[0], skip_special_tokens=True),
         "prompt_tokens": ids.shape[1],

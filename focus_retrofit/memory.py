@@ -6,8 +6,8 @@ import errno
 import re
 
 ADVICE = (
-    "what takes less: a shorter text or a smaller batch, smaller chunks of a long prompt, keys and values held in "
-    "bfloat16 or spilled to disk"
+    "what takes less: a shorter text or a smaller batch, smaller chunks of a long prompt (--chunk), keys and values "
+    "held in bfloat16 (--cache-dtype) or in files (--spill)"
 )
 _AMOUNT = re.compile(r"(?:tried to allocate|Tried to allocate) ([\d.]+) ?(bytes|KiB|MiB|GiB)")
 

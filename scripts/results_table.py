@@ -345,8 +345,67 @@ def positions() -> str:
     )
 
 
+def of_part(row: dict[str, Any], name: str) -> str:
+    seconds = row[name]
+    if row["part"] == "decode":
+        return f"{1 / seconds:.1f} tokens/s"
+    return f"{seconds:.1f} s" if seconds < 600 else f"{seconds / 60:.0f} min"
+
+
+def long_rows(file: str) -> list[list[str]]:
+    """Of a whole model, from a file of `focus-retrofit bench`."""
+    found = json.loads((ROOT / "results" / f"{file}.json").read_text())["rows"]
+    return [
+        [
+            row["part"],
+            tokens(row["tokens"]) + ("\\*" if row["beyond_positions"] else ""),
+            of_part(row, "full_seconds") + (" (sampled)" if row["sampled"] else ""),
+            of_part(row, "focus_seconds"),
+            *(number(row[name]) for name in ("speedup", "bound")),
+            *(number(row[name], ".0%") for name in ("density", "attention_share")),
+            number(row["memory"]),
+        ]
+        for row in found
+    ]
+
+
+LONG_HEAD = "part | tokens | full attention | Focus | speedup | bound | pairs | attention | memory"
+LONG_NOTE = (
+    "*Full attention* is the fastest form found there; *bound* what the share of pairs computed allows, the rest of "
+    "the model included; *attention* its share of the time with full attention: where it is small, so is the gain; "
+    "*memory* peak over that of full attention in the same chunks, weights apart (decode: the caches). A prefill's "
+    "time is the time to the first token. \\* is beyond the model's positions: the speed is real, the text is not. "
+    "*Sampled*: of one layer some blocks of queries against all their keys, scaled.\n"
+)
+
+
+def long_files() -> list[str]:
+    return sorted(path.stem for path in (ROOT / "results").glob("long-*.json"))
+
+
+def long_prompts() -> str:
+    """Every file of whole-model speed, with its command."""
+    parts = []
+    for file in long_files():
+        record = json.loads((ROOT / "results" / f"{file}.json").read_text())
+        setups = "; ".join(sorted({row["setup"] for row in record["rows"]}))
+        m = record["machine"]
+        where = f"{m['processor']}, {m['threads']} threads, {m['instructions']}"
+        parts.append(f"**{setups}** ({where}; `{record['command']}`)\n\n" + table(LONG_HEAD, long_rows(file)))
+    return "\n".join([*parts, LONG_NOTE]) if parts else "Not measured yet.\n"
+
+
+def long_headlines() -> str:
+    rows = [row for file in long_files() if "auto" not in file for row in long_rows(file)]
+    return (
+        "**Whole model**, SmolLM2-135M, 30 layers (1M: one layer), k = 1, window 128, two cores; commands, other "
+        "lengths and what the columns are: [docs/long.md](docs/long.md#how-fast-how-large).\n\n"
+        + table(LONG_HEAD, rows)
+    )
+
+
 def front_page() -> str:
-    return "\n".join((trained(), decoding(), headlines()))
+    return "\n".join((trained(), *([long_headlines()] if long_files() else []), decoding(), headlines()))
 
 
 def results_page() -> str:
@@ -362,6 +421,7 @@ SECTIONS: list[tuple[str, str, Callable[[], str]]] = [
     ("docs/results.md", "more results", results_page),
     ("docs/training.md", "sizes", sizes),
     ("docs/positions.md", "positions", positions),
+    ("docs/long.md", "long", long_prompts),
 ]
 
 

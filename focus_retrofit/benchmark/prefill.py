@@ -34,6 +34,7 @@ SAMPLED = "sampled blocks"
 EXACT = 32 * 1024
 PROFILED = 8192  # tokens up to which memory is asked of torch, in one more run of each side
 QUESTIONABLE = 1.15  # times the fastest full attention: who was slower is not timed at longer lengths
+LONG = 8192  # tokens from which on only the fastest at the length before is timed: each takes minutes
 
 
 @dataclass(frozen=True)
@@ -73,12 +74,12 @@ def bench_prefill(
         note("checking against the dense reference")
         sample = ids[:, : min(gate_length(model), position_limit(model) or ids.shape[1])]
         check_model(model, sample, decode=False)
-        fulls = agreeing(model, sample, note)
+        fulls, chunked = agreeing(model, sample, note), chunk_ways(model)
         for tokens in todo:
-            rows.append(_row(model, ids[:, :tokens], fulls, options, note))
+            rows.append(_row(model, ids[:, :tokens], fulls, chunked, options, note))
             if on_row is not None:
                 on_row(rows[-1])
-            fulls = still_in_question(fulls, rows[-1]["all"])
+            fulls, chunked = (still_in_question(ways, rows[-1]) for ways in (fulls, chunked))
     return rows
 
 
@@ -99,10 +100,10 @@ def agreeing(model: PreTrainedModel, ids: Tensor, note: Note, ways: dict[str, st
     return found
 
 
-def still_in_question(fulls: dict[str, str], times: dict[str, list[float]]) -> dict[str, str]:
+def still_in_question(fulls: dict[str, str], row: Row) -> dict[str, str]:
     """Of the ways to run full attention those that may be the fastest at the next length too."""
-    best = {name: min(times[FULL + name]) for name in fulls if times.get(FULL + name)}
-    limit = QUESTIONABLE * min(best.values(), default=0.0)
+    best = {name: min(row["all"][FULL + name]) for name in fulls if row["all"].get(FULL + name)}
+    limit = (1.0 if row["tokens"] >= LONG else QUESTIONABLE) * row["full_seconds"]
     return {name: way for name, way in fulls.items() if best.get(name, 0.0) <= limit}
 
 
@@ -111,7 +112,9 @@ def read(model: PreTrainedModel, ids: Tensor, cache: Any) -> Tensor:
     return model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1).logits
 
 
-def _row(model: PreTrainedModel, ids: Tensor, fulls: dict[str, str], options: Reading, note: Note) -> Row:
+def _row(
+    model: PreTrainedModel, ids: Tensor, fulls: dict[str, str], chunked: dict[str, str], options: Reading, note: Note
+) -> Row:
     focus: Any = model.focus
     tokens, own = ids.shape[1], FULL + default_implementation(model)
     cut, peaks = tokens > options.chunk, Watched(options.memory and tokens > PROFILED)
@@ -130,7 +133,7 @@ def _row(model: PreTrainedModel, ids: Tensor, fulls: dict[str, str], options: Re
     ways: dict[str, Way] = {}
     for name, implementation in {} if sampled else fulls.items():
         ways[FULL + name] = Way(wholly, partial(full_attention, model, implementation))
-    for name, implementation in chunk_ways(model).items() if cut and not sampled else ():
+    for name, implementation in chunked.items() if cut and not sampled else ():
         ways[FULL + name] = Way(in_chunks, partial(full_attention, model, implementation))
     ways[FOCUS] = Way(sparsely)
     nothing = partial(full_attention, model, no_attention(model))

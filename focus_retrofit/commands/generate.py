@@ -20,11 +20,17 @@ from .sampling import sampling, sampling_options
 @click.argument("prompt", required=False)
 @click.option("--prompt-file", type=click.Path(), help="Read the prompt from a file; '-' is standard input.")
 @click.option("--compare", is_flag=True, help="The base model's continuation beside that with Focus.")
+@click.option(
+    "--chunk", default=8192, show_default=True, type=click.IntRange(1), help="A prompt is read so many tokens at once."
+)
+@click.option("--cache-dtype", type=click.Choice(["bfloat16", "float16"]), help="Hold keys and values rounded to it.")
+@click.option("--spill", metavar="DIRECTORY", help="Hold them in files there, gone when the command ends.")
 @sampling_options
 @as_json
 def command(prompt: str | None, prompt_file: str | None, compare: bool, as_json: bool, **options: Any) -> None:
     """Continue PROMPT with MODEL and Focus attention."""
     text, picked = read_prompt(prompt, prompt_file), sampling(options)
+    held, picked["chunk"] = (options.pop("cache_dtype"), options.pop("spill")), options.pop("chunk")
     from ..generation import compare_texts, continue_text
     from .load import load_focused
 
@@ -32,6 +38,11 @@ def command(prompt: str | None, prompt_file: str | None, compare: bool, as_json:
     ids = tokenizer(text, return_tensors="pt", verbose=False).input_ids
     if not ids.shape[1]:
         raise FocusError("the prompt has no tokens: write something")
+    if any(held):
+        import torch
+
+        dtype, spill = held
+        picked["cache"] = model.focus.new_cache(dtype=dtype and getattr(torch, dtype), spill=spill)
     if as_json:
         found = compare_texts(model, tokenizer, ids, **picked) if compare else None
         one = None if compare else vars(continue_text(model, tokenizer, ids, **picked))

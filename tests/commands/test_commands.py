@@ -129,6 +129,20 @@ def test_generate_streams_and_compares(small):
     assert within["same"] is None, "within the window Focus is the base"
 
 
+def test_generate_from_a_long_prompt(small, tmp_path):
+    """Read in chunks, held smaller, held in files: the same text."""
+    words = ["generate", *small.model, "hello, hello! " * 20, "--max-new-tokens", 4, "--json"]
+    plain = json.loads(call(*words).stdout)
+    held = ["--chunk", 50, "--cache-dtype", "bfloat16", "--spill", tmp_path]
+    for more in (held[:2], held[4:], held):
+        found = json.loads(call(*words, *more).stdout)
+        assert found["prompt_tokens"] == plain["prompt_tokens"] and len(found["ids"]) == 4
+        assert found["ids"] == plain["ids"] or "bfloat16" in more
+    assert list(tmp_path.iterdir()) == []
+    both = json.loads(call(*words, *held, "--compare").stdout)
+    assert both["new_tokens"] == 4
+
+
 def test_generate_from_standard_input(small):
     done = call("generate", *small.model, "--prompt-file", "-", "--max-new-tokens", 2, "--json", input="hello")
     assert data(done)["prompt_tokens"] == 5

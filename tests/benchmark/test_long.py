@@ -1,0 +1,104 @@
+"""Prompts read in chunks, full attention in samples, caches filled together: every number is of what it says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from transformers import DynamicCache
+
+from focus_retrofit import FocusError, prefill, retrofit
+from focus_retrofit.benchmark import bench_decode, bench_prefill, sample_ids
+from focus_retrofit.benchmark import decode as decode_module
+from focus_retrofit.benchmark import prefill as prefill_module
+from focus_retrofit.benchmark.caches import in_place_cache
+from focus_retrofit.benchmark.full import chunk_ways, full_attention, no_attention
+from focus_retrofit.benchmark.prefill import NOTHING, SAMPLED, still_in_question
+from focus_retrofit.benchmark.resident import Watched
+from focus_retrofit.benchmark.rows import FOCUS, FULL
+from focus_retrofit.models import keep_first_layers
+from tests.matrix import BY_NAME
+
+from .conftest import CONFIG, small
+
+
+def test_full_attention_in_chunks_is_full_attention(model: Any, tokenizer: Any) -> None:
+    """Nothing but the kernel differs, and no mask of all pairs is made."""
+    ids = sample_ids(tokenizer, 200)
+    with model.focus.disabled(), torch.no_grad():
+        want = model(ids).logits[:, -1:]
+    with full_attention(model, chunk_ways(model)["in chunks"]):
+        for cache in (in_place_cache(model, 200), DynamicCache(config=model.config)):
+            found = prefill(model, ids, cache=cache, chunk=48, progress=False).logits
+            torch.testing.assert_close(found, want, rtol=0, atol=1e-5)
+    with full_attention(model, no_attention(model)):
+        prefill(model, ids, cache=in_place_cache(model, 200), chunk=48, progress=False)
+
+
+def test_long_rows(model: Any, tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Within a chunk, in chunks, and sampled; density is of all chunks."""
+    monkeypatch.setattr(prefill_module, "PROFILED", 100)  # memory of the others is what was resident
+    options: dict[str, Any] = {"chunk": 128, "exact": 300, "repeats": 1, "progress": False}
+    short, cut, sampled = bench_prefill(model, tokenizer, [96, 256, 600], **options)
+    assert f"{FULL}in chunks" not in short["all"] and f"{FULL}in chunks" in cut["all"]
+    assert set(sampled["all"]) == {FOCUS, NOTHING, FULL + SAMPLED} and sampled["full_method"] == SAMPLED
+    assert "24 evenly spaced blocks" in sampled["sampled"] and cut["sampled"] is short["sampled"] is None
+    assert sampled["full_seconds"] > min(sampled["all"][NOTHING]) and sampled["chunk"] == 128
+    with torch.inference_mode():
+        model(sample_ids(tokenizer, 600), use_cache=False)
+    layers = model.focus.report().layers
+    assert sampled["density"] == pytest.approx(sum(layer.density for layer in layers) / len(layers))
+
+
+def test_who_lost_is_not_timed_at_longer_lengths() -> None:
+    times = {f"{FULL}a": [1.0, 3.0], f"{FULL}b": [1.1], f"{FULL}c": [2.0], FOCUS: [9.0]}
+    ways = {name: name for name in "abcd"}  # d had no turn yet
+    assert list(still_in_question(ways, {"tokens": 64, "full_seconds": 1.0, "all": times})) == ["a", "b", "d"]
+    assert list(still_in_question(ways, {"tokens": 16384, "full_seconds": 1.0, "all": times})) == ["a", "d"]
+
+
+def test_a_full_cache_is_filled_along(model: Any, tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where full attention would take minutes to prefill: both caches then hold the same keys."""
+    ids = sample_ids(tokenizer, 150)
+    filled, cache = in_place_cache(model, 150), model.focus.new_cache()
+    with decode_module.also_into(filled, model.focus):
+        prefill(model, ids, cache=cache, chunk=64, progress=False)
+    assert model.focus.watch is None and filled.get_seq_length() == 150
+    buckets = cache.layers[0].buckets
+    sinks, recent = buckets.pool.spans[(0,)], buckets.rows[0]
+    keys = filled.layers[0].filled()[0][0]
+    assert torch.equal(keys[:, :2], buckets.pool.key[:, sinks.start : sinks.start + sinks.used])
+    assert torch.equal(keys[:, recent.first :], buckets.recent_key[0][:, recent.start : recent.start + recent.count])
+    monkeypatch.setattr(decode_module, "FILLED_BOTH", 100)
+    plain, along = bench_decode(model, tokenizer, [64, 150], 2, repeats=1, progress=False)
+    assert plain["filled"] is None and along["filled"] == "a prefill with Focus"
+    (gemma,) = bench_decode(small("Gemma3"), tokenizer, [150], 2, repeats=1, progress=False)
+    assert gemma["filled"] is None  # its own windows are no layers of Focus
+
+
+def test_resident_memory() -> None:
+    watched, size = Watched(True), 300 << 20
+    watched.around("much", lambda: torch.ones(size // 4).sum())()
+    watched.around("little", lambda: torch.ones(1000).sum())()
+    if not watched.bytes("much"):
+        pytest.skip("this system does not tell")
+    assert 0.9 * size <= watched.bytes("much") < 1.2 * size and watched.bytes("little") < 0.1 * size
+    assert watched.bytes("never run") == 0 and Watched(False).around("x", print) is print
+
+
+@pytest.mark.parametrize("name", ["Llama", "Gemma3", "GPT2"])
+def test_a_model_of_its_first_layers(name: str) -> None:
+    model = BY_NAME[name].make(dtype=torch.float32)
+    ids = torch.arange(2, 40)[None]
+    with torch.no_grad():
+        hidden = model(ids, output_hidden_states=True).hidden_states[1]
+        keep_first_layers(model, 1)
+        assert model.config.num_hidden_layers == 1
+        # the last of hidden_states is after the final norm
+        kept = model(ids, output_hidden_states=True).hidden_states
+    assert len(kept) == 2 and hidden.shape == kept[1].shape
+    with pytest.raises(FocusError, match="has 1 layers; 7 of them"):
+        keep_first_layers(model, 7)
+    if name == "Llama":
+        assert retrofit(model, CONFIG).focus.layer_indices == [0]
