@@ -7,4 +7,4 @@ bash scripts/setup.sh
 .venv/bin/ruff format --check .
 .venv/bin/mypy
 # one thread for each of two processes: small tensors gain nothing by threads
-exec env OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n 2 --dist loadfile "$@"
+exec env OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder "$@"
