@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from focus_kernels.files import write_atomically
 from focus_retrofit import FocusConfig, retrofit
 from focus_retrofit.parallel import expected_traffic, prefill_in_parallel
 
@@ -56,7 +57,7 @@ def measure(rank: int, ranks: int, options: argparse.Namespace, output: Path) ->
         sent["total"] = sum(sent.values())
         rows.append({**shape, **given, "bytes_per_number": 4, "sent": sent, "expected": expected})
     if rank == 0:
-        output.write_text(json.dumps(rows))
+        write_atomically(output, json.dumps(rows))
 
 
 def run(ranks: int, options: argparse.Namespace) -> list[dict[str, Any]]:
@@ -91,7 +92,7 @@ def main() -> None:
     command = (
         f"python scripts/parallel_traffic.py --ranks {' '.join(map(str, options.ranks))} --tokens {options.tokens}"
     )
-    options.output.write_text(json.dumps({"command": command, "rows": rows}, indent=1) + "\n")
+    write_atomically(options.output, json.dumps({"command": command, "rows": rows}, indent=1) + "\n")
     for row in rows:
         shares = {kind: round(count / row["expected"]["ring"], 3) for kind, count in row["sent"].items()}
         print(f"{row['ranks']} ranks, K={row['num_groups']}, k={row['top_k']}, over ring attention: {shares}")

@@ -11,7 +11,6 @@ from transformers.cache_utils import get_layer_types_and_kwargs
 
 from focus_kernels import FocusError
 
-MOVING_ROPE = ("dynamic", "longrope")  # rotations that depend on how long the whole sequence is
 SLICED = ("full_attention", "sliding_attention")
 
 
@@ -39,14 +38,6 @@ def check_model(model: PreTrainedModel) -> None:
             f"not every layer of {type(model).__name__} can be sliced: "
             + (f"there are layers of {', '.join(other)}" if other else f"layers {missing} have no softmax attention")
         )
-    for module in model.modules():
-        kinds = getattr(module, "rope_type", None)
-        for kind in kinds.values() if isinstance(kinds, dict) else [kinds]:
-            if kind in MOVING_ROPE:
-                raise FocusError(
-                    f"rope_type={kind!r} turns by the length of the whole sequence, which a slice does not know; use "
-                    "'linear', 'yarn' or 'llama3'"
-                )
 
 
 def check_input(model: PreTrainedModel, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:

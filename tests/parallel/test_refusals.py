@@ -23,10 +23,6 @@ def model(family="Llama", options=None, **config):
         (lambda: BY_NAME["Llama"].make(), "needs a retrofitted model"),
         (lambda: model(balance="sinkhorn"), "cannot be sliced; use 'potentials'"),
         (lambda: model(match="share", top_k=2), "match='share' with top_k=2"),
-        (
-            lambda: model(options={"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}}),
-            "rope_type='dynamic'",
-        ),
         (lambda: model(), "torchrun"),
     ],
 )
