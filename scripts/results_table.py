@@ -358,7 +358,9 @@ def long_rows(file: str) -> list[list[str]]:
     return [
         [
             row["part"],
-            tokens(row["tokens"]) + ("\\*" if row["beyond_positions"] else ""),
+            ", ".join(row["setup"].split(", ")[1:3]),
+            (tokens(row["tokens"]) if row["tokens"] >= 1024 else str(row["tokens"]))
+            + ("\\*" if row["beyond_positions"] else ""),
             of_part(row, "full_seconds") + (" (sampled)" if row["sampled"] else ""),
             of_part(row, "focus_seconds"),
             *(number(row[name]) for name in ("speedup", "bound")),
@@ -369,7 +371,7 @@ def long_rows(file: str) -> list[list[str]]:
     ]
 
 
-LONG_HEAD = "part | tokens | full attention | Focus | speedup | bound | pairs | attention | memory"
+LONG_HEAD = "part | model | tokens | full attention | Focus | speedup | bound | pairs | attention | memory"
 LONG_NOTE = (
     "*Full attention* is the fastest form found there; *bound* what the share of pairs computed allows, the rest of "
     "the model included; *attention* its share of the time with full attention: where it is small, so is the gain; "
@@ -398,8 +400,8 @@ def long_prompts() -> str:
 def long_headlines() -> str:
     rows = [row for file in long_files() if "auto" not in file for row in long_rows(file)]
     return (
-        "**Whole model**, SmolLM2-135M, 30 layers (1M: one layer), k = 1, window 128, two cores; commands, other "
-        "lengths and what the columns are: [docs/long.md](docs/long.md#how-fast-how-large).\n\n"
+        "**Whole model**, SmolLM2-135M (longest prompts: its first layers), k = 1, window 128, two cores; commands, "
+        "other lengths and what the columns are: [docs/long.md](docs/long.md#how-fast-how-large).\n\n"
         + table(LONG_HEAD, rows)
     )
 

@@ -98,7 +98,7 @@ first_layers = click.option(
     "--first-layers", type=click.IntRange(1), help="Of the model only so many layers: all would take hours at 1M."
 )
 in_chunks = click.option(
-    "--chunk", default=8192, show_default=True, type=click.IntRange(1), help="Prompts are read so many tokens at once."
+    "--chunk", default=4096, show_default=True, type=click.IntRange(1), help="Prompts are read so many tokens at once."
 )
 
 
