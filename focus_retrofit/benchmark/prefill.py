@@ -74,7 +74,7 @@ def bench_prefill(
         note("checking against the dense reference")
         sample = ids[:, : min(gate_length(model), position_limit(model) or ids.shape[1])]
         check_model(model, sample, decode=False)
-        fulls, chunked = agreeing(model, sample, note), chunk_ways(model)
+        fulls, chunked = agreeing(model, sample, note), agreeing(model, sample, note, chunk_ways(model))
         for tokens in todo:
             rows.append(_row(model, ids[:, :tokens], fulls, chunked, options, note))
             if on_row is not None:

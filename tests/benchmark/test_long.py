@@ -51,6 +51,12 @@ def test_long_rows(model: Any, tokenizer: Any, monkeypatch: pytest.MonkeyPatch) 
     assert sampled["density"] == pytest.approx(sum(layer.density for layer in layers) / len(layers))
 
 
+def test_what_a_model_cannot_run_is_left_out(tokenizer: Any) -> None:
+    """A softcap is unknown to these kernels: the model's own attention stays, and memory is of what reads in chunks."""
+    (row,) = bench_prefill(small("Gemma2"), tokenizer, [96], chunk=48, repeats=1, progress=False)
+    assert f"{FULL}in chunks" not in row["all"] and row["chunk"] == 48 and row["memory"] > 0
+
+
 def test_who_lost_is_not_timed_at_longer_lengths() -> None:
     times = {f"{FULL}a": [1.0, 3.0], f"{FULL}b": [1.1], f"{FULL}c": [2.0], FOCUS: [9.0]}
     ways = {name: name for name in "abcd"}  # d had no turn yet
