@@ -143,8 +143,10 @@ class FocusLayer(DynamicLayer):
         self.release()
 
     def release(self, tokens: int = 0) -> None:
-        """The attention of a chunk is done: an offloaded layer goes back to the CPU, and what is in files leaves
-        memory, unless tokens come one by one."""
+        """The attention of a chunk is done: a long one is filed away, an offloaded layer goes back to the CPU, and what
+        is in files leaves memory, unless tokens come one by one."""
+        if tokens > self.config.window and self.buckets.chunk is not None:
+            self.buckets.file_away()
         if self.offloaded and self.length:
             self.buckets.to(torch.device("cpu"))
         if self.directory is not None and tokens > 1:

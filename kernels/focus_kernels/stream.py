@@ -153,6 +153,17 @@ class KeyBuckets:
         if bad is not None:
             contain.remember(self, bad, groups, padding_mask)
 
+    def file_away(self) -> None:
+        """The last chunk was attended: all of it but the window goes into its buckets now, not when the next one comes,
+        and the room that it took is given back. There is nothing to attend until the next `append`."""
+        self._evict()
+        self.chunk = None
+        for row in self.rows:
+            row.chunk, row.places = 0, None
+        most = max(row.count for row in self.rows)
+        if self.recent.shape[3] > 2 * self._room(most):
+            self._reseat(self._room(most))
+
     def crop(self, counts: Sequence[int]) -> None:
         """Forget the last counts[r] real tokens of row r; then append before attending."""
         stream_edit.crop(self, counts)
@@ -313,8 +324,13 @@ class KeyBuckets:
         sinks fit into."""
         if all(row.start + row.count + chunk <= self.recent.shape[3] for row in self.rows):
             return
-        needed = max(row.count for row in self.rows) + chunk
-        room = self.sinks + needed + max(self.window // 4, 16, needed // 16 if self.hold else 0)
+        self._reseat(self._room(max(row.count for row in self.rows) + chunk))
+
+    def _room(self, needed: int) -> int:
+        return self.sinks + needed + max(self.window // 4, 16, needed // 16 if self.hold else 0)
+
+    def _reseat(self, room: int) -> None:
+        """Recent tokens in a buffer of another size, from its beginning on."""
         recent = lasting(self.recent.new_empty)(*self.recent.shape[:3], room, self.recent.shape[4])
         for number, row in enumerate(self.rows):
             old = self.recent[:, number].narrow(2, row.start, row.count)

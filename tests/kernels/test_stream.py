@@ -48,6 +48,11 @@ class Feed:
         self.stream.append(*self.part(start, stop))
         return attend_chunk(self.query[self.rows, :, start:stop], self.stream, **options(self.case))  # type: ignore[return-value]
 
+    def file_away(self, start: int, stop: int) -> None:
+        """Attend, then give the chunk's room back."""
+        self.attend(start, stop)
+        self.stream.file_away()
+
     def decode(self, start: int, stop: int) -> Tensor:
         """Token by token."""
         self.prefill(start, start)
@@ -55,7 +60,7 @@ class Feed:
         return torch.cat(outs, 2) if outs else self.query[:, :, :0, : self.value.shape[3]]
 
     def some_way(self, data: st.DataObject) -> Callable[[int, int], object]:
-        return data.draw(st.sampled_from([self.prefill, self.attend, self.decode]))
+        return data.draw(st.sampled_from([self.prefill, self.attend, self.decode, self.file_away]))
 
 
 @st.composite

@@ -111,6 +111,13 @@ def test_a_half_sized_cache_takes_half_the_memory():
     assert sizes[1] == pytest.approx(sizes[0] / 2, rel=0.05)  # rounded keys, so not quite the same groups
 
 
+def test_a_chunk_leaves_no_room_behind():
+    """What is held after a prefill in chunks is what one call would leave: a chunk is not held twice."""
+    model, ids = make(), IDS[:1].repeat(1, 10)
+    sizes = [prefill(model, ids, chunk=chunk, progress=False).cache.memory() for chunk in (1200, 600, 300)]
+    assert max(sizes) < 1.1 * min(sizes)
+
+
 def test_room_that_is_expected_is_made_once(monkeypatch):
     from focus_kernels.pool import Pool
 
