@@ -24,15 +24,13 @@ from .facts import check_positions, head_shape, model_facts, position_limit
 from .full import chunk_ways, default_implementation, full_attention, no_attention, whole_ways
 from .gate import check_model, compare_logits, gate_length, ready
 from .options import parse_lengths
-from .resident import Watched
-from .rows import FOCUS, FULL, Peaks, Row, make_row
+from .rows import FOCUS, FULL, Row, make_row
 from .text import sample_ids
 from .timing import Note, Way, fastest_full, in_turn, memory_peaks, rounds, steps
 
 NOTHING = "no attention"
 SAMPLED = "sampled blocks"
 EXACT = 32 * 1024
-PROFILED = 8192  # tokens up to which memory is asked of torch, in one more run of each side
 QUESTIONABLE = 1.15  # times the fastest full attention: who was slower is not timed at longer lengths
 LONG = 8192  # tokens from which on only the fastest at the length before is timed: each takes minutes
 
@@ -117,7 +115,7 @@ def _row(
 ) -> Row:
     focus: Any = model.focus
     tokens, own = ids.shape[1], FULL + default_implementation(model)
-    cut, peaks = tokens > options.chunk, Watched(options.memory and tokens > PROFILED)
+    cut = tokens > options.chunk
     sampled = cut and tokens > options.exact and device_of(model).type == "cpu"
     caches: list[Any] = []
 
@@ -138,9 +136,8 @@ def _row(
     ways[FOCUS] = Way(sparsely)
     nothing = partial(full_attention, model, no_attention(model))
     ways[NOTHING] = Way(in_chunks if cut else wholly, nothing)
-    watched = {name: Way(peaks.around(name, way.run), way.around) for name, way in ways.items()}
     repeats = 1 if tokens > options.exact else rounds(options.repeats, tokens)
-    times = in_turn(watched, repeats, note, always=own)
+    times = in_turn(ways, repeats, note, always=own)
     how = None
     if sampled:
         note("full attention, sampled")
@@ -151,8 +148,7 @@ def _row(
     if options.memory:
         # of what reads in the same chunks; without attention it holds no more than with it
         same = next((name for name in (FULL + "in chunks", NOTHING) if cut and name in ways), strongest)
-        found = peaks.bytes(same), peaks.bytes(FOCUS)
-        memory = Peaks(*found) if all(found) else memory_peaks(ways, same, note)
+        memory = memory_peaks(ways, same, note)
     return make_row(
         "prefill",
         tokens,

@@ -107,15 +107,19 @@ in_chunks = click.option(
 @in_chunks
 @click.option("--exact", default="32K", show_default=True, help="Full attention of longer prompts is timed in samples.")
 @first_layers
+@click.option(
+    "--memory/--no-memory", default=True, help="Also memory, in one more run of each side.  [default: memory]"
+)
 @shared
-def prefill(chunk: int, exact: str, **options: Any) -> None:
+def prefill(chunk: int, exact: str, memory: bool, **options: Any) -> None:
     """MODEL reading prompts, up to the first token."""
     from ..benchmark import bench_prefill, parse_lengths
     from .load import load_focused
 
     limit = parse_lengths(exact)[0]
     model, tokenizer = load_focused(options)
-    measure(lambda lengths, **rest: bench_prefill(model, tokenizer, lengths, chunk=chunk, exact=limit, **rest), options)
+    how: dict[str, Any] = {"chunk": chunk, "exact": limit, "memory": memory}
+    measure(lambda lengths, **rest: bench_prefill(model, tokenizer, lengths, **how, **rest), options)
 
 
 @command.command("decode", cls=Command)

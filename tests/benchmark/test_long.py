@@ -11,11 +11,9 @@ from transformers import DynamicCache
 from focus_retrofit import FocusError, prefill, retrofit
 from focus_retrofit.benchmark import bench_decode, bench_prefill, sample_ids
 from focus_retrofit.benchmark import decode as decode_module
-from focus_retrofit.benchmark import prefill as prefill_module
 from focus_retrofit.benchmark.caches import in_place_cache
 from focus_retrofit.benchmark.full import chunk_ways, full_attention, no_attention
 from focus_retrofit.benchmark.prefill import NOTHING, SAMPLED, still_in_question
-from focus_retrofit.benchmark.resident import Watched
 from focus_retrofit.benchmark.rows import FOCUS, FULL
 from focus_retrofit.models import keep_first_layers
 from tests.matrix import BY_NAME
@@ -36,9 +34,8 @@ def test_full_attention_in_chunks_is_full_attention(model: Any, tokenizer: Any) 
         prefill(model, ids, cache=in_place_cache(model, 200), chunk=48, progress=False)
 
 
-def test_long_rows(model: Any, tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_rows(model: Any, tokenizer: Any) -> None:
     """Within a chunk, in chunks, and sampled; density is of all chunks."""
-    monkeypatch.setattr(prefill_module, "PROFILED", 100)  # memory of the others is what was resident
     options: dict[str, Any] = {"chunk": 128, "exact": 300, "repeats": 1, "progress": False}
     short, cut, sampled = bench_prefill(model, tokenizer, [96, 256, 600], **options)
     assert f"{FULL}in chunks" not in short["all"] and f"{FULL}in chunks" in cut["all"]
@@ -81,16 +78,6 @@ def test_a_full_cache_is_filled_along(model: Any, tokenizer: Any, monkeypatch: p
     assert plain["filled"] is None and along["filled"] == "a prefill with Focus"
     (gemma,) = bench_decode(small("Gemma3"), tokenizer, [150], 2, repeats=1, progress=False)
     assert gemma["filled"] is None  # its own windows are no layers of Focus
-
-
-def test_resident_memory() -> None:
-    watched, size = Watched(True), 300 << 20
-    watched.around("much", lambda: torch.ones(size // 4).sum())()
-    watched.around("little", lambda: torch.ones(1000).sum())()
-    if not watched.bytes("much"):
-        pytest.skip("this system does not tell")
-    assert 0.9 * size <= watched.bytes("much") < 1.2 * size and watched.bytes("little") < 0.1 * size
-    assert watched.bytes("never run") == 0 and Watched(False).around("x", print) is print
 
 
 @pytest.mark.parametrize("name", ["Llama", "Gemma3", "GPT2"])
