@@ -36,7 +36,8 @@ def attend_whole(
         positions = layout.positions()
         early = (positions >= 0) & (positions < focus.dense_below)
     out: Any
-    if early is not None and layout.sequence_ids is None and not learns and ":" in chosen:  # has a streaming form
+    streams = ":" in chosen  # only backends with a streaming form name their engine
+    if early is not None and streams and layout.sequence_ids is None and not learns:
         out = attend_late(cool, key, value, groups, early, layout.real, focus, options)
     else:
         focused.update(sequence_ids=layout.sequence_ids, padding_mask=layout.real)

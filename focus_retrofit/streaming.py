@@ -49,7 +49,9 @@ def prefill(
     """
     batch, tokens = _check(input_ids, chunk, keep)
     if cache is None:
-        cache = FocusCache(model) if hasattr(model, "focus") else DynamicCache(config=model.config)
+        focus: Any = getattr(model, "focus", None)
+        served = focus is not None and focus.enabled and focus.mode == "hard"
+        cache = FocusCache(model) if served else DynamicCache(config=model.config)
     before = cache.get_seq_length()
     if isinstance(cache, FocusCache):
         cache.expect(before + tokens)

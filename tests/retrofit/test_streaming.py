@@ -73,7 +73,32 @@ def test_generate_goes_on():
 
 def test_a_base_model_is_read_too():
     model = BY_NAME["Llama"].make()
-    close(prefill(model, IDS, chunk=50, keep=120, progress=False).logits, model(IDS).logits)
+    wanted = model(IDS).logits.detach()
+    close(prefill(model, IDS, chunk=50, keep=120, progress=False).logits, wanted)
+    retrofit(model, FocusConfig(num_groups=4, top_k=1, window=8))
+    with model.focus.disabled():
+        close(prefill(model, IDS, chunk=50, keep=120, progress=False).logits, wanted)
+    assert not torch.allclose(prefill(model, IDS, chunk=50, keep=120, progress=False).logits, wanted)
+
+
+@pytest.mark.parametrize("padded", [False, True])
+def test_early_tokens_are_the_same_on_every_backend(padded):
+    """Some have no streaming form: they compute early tokens' rows twice, and choose."""
+    model, options = MODELS[30], {}
+    if padded:
+        mask = torch.ones_like(IDS)
+        mask[0, :17] = 0
+        options = {"attention_mask": mask, "position_ids": (mask.cumsum(1) - 1).clamp_min(0)}
+    found = {}
+    try:
+        for model.focus.backend in ("auto", "eager", "cpu:chunked", "reference"):
+            with torch.no_grad():
+                found[model.focus.backend] = model(IDS, use_cache=False, **options).logits[:, 17:]
+    finally:
+        model.focus.backend = "auto"
+    wanted = logits_of(model, IDS, **options)[:, 17:]
+    for logits in found.values():
+        close(logits, wanted)
 
 
 @pytest.mark.parametrize("spilled", [False, True])
