@@ -18,6 +18,7 @@ from .options import FOCUS, Command, Function, as_json, chosen, config_file, mod
 if TYPE_CHECKING:
     from ..benchmark.rows import Row
 
+SAMPLES = 4  # windows of the text that is read, to balance untrained routers on: uneven groups are slow
 SHARED = (
     click.option("--lengths", default="1K,2K,4K,8K", show_default=True, help="Tokens; K and M are 1024 and 1024^2."),
     click.option("--repeats", default=3, show_default=True, type=click.IntRange(1), help="Best of this many, in turn."),
@@ -117,7 +118,7 @@ def prefill(chunk: int, exact: str, memory: bool, **options: Any) -> None:
     from .load import load_focused
 
     limit = parse_lengths(exact)[0]
-    model, tokenizer = load_focused(options)
+    model, tokenizer = load_focused(options, windows=SAMPLES)
     how: dict[str, Any] = {"chunk": chunk, "exact": limit, "memory": memory}
     measure(lambda lengths, **rest: bench_prefill(model, tokenizer, lengths, **how, **rest), options)
 
@@ -133,7 +134,7 @@ def decode(new_tokens: int, chunk: int, **options: Any) -> None:
     from ..benchmark import bench_decode
     from .load import load_focused
 
-    model, tokenizer = load_focused(options)
+    model, tokenizer = load_focused(options, windows=SAMPLES)
     measure(lambda lengths, **rest: bench_decode(model, tokenizer, lengths, new_tokens, chunk=chunk, **rest), options)
 
 
@@ -145,7 +146,7 @@ def step(**options: Any) -> None:
     from ..benchmark import bench_step
     from .load import load_focused
 
-    model, tokenizer = load_focused(options)
+    model, tokenizer = load_focused(options, windows=SAMPLES)
     measure(lambda lengths, **rest: bench_step(model, tokenizer, lengths, **rest), options)
 
 

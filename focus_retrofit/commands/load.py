@@ -10,7 +10,7 @@ from ..config import FocusConfig
 from .options import chosen
 
 SHIPPED_FOR = {"smollm2-135m": "smollm2-135m-python-reference"}
-SAMPLE = 2048  # tokens to balance untrained routers on
+SAMPLE = 2048  # tokens of a window to balance untrained routers on
 
 
 def load_base(options: dict[str, Any]) -> tuple[Any, Any]:
@@ -49,9 +49,9 @@ def adapter_of(options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     return adapter, given
 
 
-def load_focused(options: dict[str, Any], sample: str | None = None) -> tuple[Any, Any]:
+def load_focused(options: dict[str, Any], sample: str | None = None, windows: int = 1) -> tuple[Any, Any]:
     """A retrofitted model and its tokenizer; takes the options it knows out of `options`. Untrained routers are
-    balanced on `sample`, or else on the Python reference."""
+    balanced on so many windows spread over `sample`, or else over the Python reference."""
     from ..adapter import describe_adapter, find_adapter
     from ..surgery import load_adapter, retrofit, served_with
 
@@ -64,7 +64,7 @@ def load_focused(options: dict[str, Any], sample: str | None = None) -> tuple[An
         retrofit(model, config, backend=backend)
         click.echo("routers: untrained, balanced on a sample text (see `focus-retrofit train`)", err=True)
         if config.balance == "potentials":
-            model.focus.balance(sample_ids(tokenizer, sample).to(model.device))
+            model.focus.balance(*(ids.to(model.device) for ids in sample_windows(tokenizer, sample, windows)))
         return model, tokenizer
     saved = FocusConfig.from_dict(describe_adapter(find_adapter(adapter))["config"])
     served_with(saved, given)  # mistakes show before anything is loaded
@@ -75,14 +75,16 @@ def load_focused(options: dict[str, Any], sample: str | None = None) -> tuple[An
     return model, tokenizer
 
 
-def sample_ids(tokenizer: Any, text: str | None) -> Any:
-    """[1, T] tokens of a text, or of the Python reference where there is none, or hardly any."""
-    ids = tokenizer(text or "", return_tensors="pt", verbose=False).input_ids
+def sample_windows(tokenizer: Any, text: str | None = None, count: int = 1) -> list[Any]:
+    """At most `count` windows [1, T] spread over a text, or over the Python reference where there is hardly any."""
+    ids = tokenizer(text or "", return_tensors="pt", verbose=False).input_ids.long()
     if ids.shape[-1] < SAMPLE // 4:
         from pydoc_data.topics import topics
 
-        ids = tokenizer(topics["import"], return_tensors="pt", verbose=False).input_ids
-    return ids[:, :SAMPLE].long()
+        text = topics["import"] if count == 1 else "\n\n".join(topics.values())
+        ids = tokenizer(text, return_tensors="pt", verbose=False).input_ids.long()
+    step = max(ids.shape[-1] // count, SAMPLE)
+    return [ids[:, start : start + SAMPLE] for start in range(0, ids.shape[-1], step)][:count]
 
 
 def quiet_libraries() -> None:

@@ -131,7 +131,7 @@ def _load(
     name: str, adapter: str | None, given: dict[str, Any], backend: str, device: str | None, loading: dict[str, Any]
 ) -> tuple[Any, Any]:
     """A retrofitted model and its tokenizer; untrained routers are balanced on a sample of the Python reference."""
-    from ...commands.load import sample_ids
+    from ...commands.load import sample_windows
     from ...models import load_pretrained
     from ...surgery import load_adapter, retrofit
 
@@ -146,5 +146,5 @@ def _load(
     retrofit(model, config, backend=backend)
     logger.warning("no adapter: routers are untrained, and balanced on a sample text")
     if config.balance == "potentials":
-        model.focus.balance(sample_ids(tokenizer, None).to(model.device))
+        model.focus.balance(sample_windows(tokenizer)[0].to(model.device))
     return model, tokenizer
