@@ -127,6 +127,7 @@ def cooled(query: Tensor, per_token: Tensor | None) -> Tensor:
 
 def note_reading(stats: Stats, buckets: KeyBuckets, groups: Tensor) -> None:
     """How many keys a decoding step read, of how many there are."""
-    for number, (row, looked) in enumerate(zip(buckets.rows, groups[:, -1].tolist(), strict=True)):
+    for number, row in enumerate(buckets.rows):
+        looked = row.listed or groups[number, -1].tolist()
         far = sum(buckets.pool.spans[name].used for name in buckets.matching(number, looked))
         stats.note_decoding(row.count + min(buckets.sinks, row.first) + far, row.length)

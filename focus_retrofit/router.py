@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -58,10 +59,12 @@ class Router(Adjunct):
 
         Their softmax is the soft assignment, their k largest are the token's groups.
         """
+        if self.config.balance == "potentials" and not self._follows_batches:
+            return self.scores(hidden, self.potentials)
         scores = self.scores(hidden)
         if self.config.balance == "sinkhorn":
             return sinkhorn(scores, self.config.sinkhorn_rounds, real)
-        return scores + self._potentials(scores, real) if self.config.balance == "potentials" else scores
+        return scores + self._batch_potentials(scores, real) if self.config.balance == "potentials" else scores
 
     def unevenness(self, hidden: Tensor, real: Tensor | None = None) -> Tensor:
         """What uneven groups cost once potentials are those that are saved: K times the share of pairs that are within
@@ -77,11 +80,15 @@ class Router(Adjunct):
         shares = counts / counts.sum(-1, keepdim=True).clamp_min(1)
         return (self.config.num_groups * shares.square().sum(-1) - 1).mean()
 
-    def scores(self, hidden: Tensor) -> Tensor:
-        """hidden [B, T, d] -> how well each centroid fits [B, T, K], before any balance."""
-        with torch.autocast(hidden.device.type, enabled=False):
-            projected = hidden.to(self.projection.device, torch.float32) @ self.projection.float()
-            return projected @ self.centroids.float().T / self.config.tau
+    def scores(self, hidden: Tensor, potentials: Tensor | None = None) -> Tensor:
+        """hidden [B, T, d] -> how well each centroid fits [B, T, K]; before any balance, unless potentials [K] are
+        given. Written for few torch calls, which decoding feels."""
+        projection, centroids = self.projection, self.centroids
+        with _without_autocast(hidden.device.type):
+            flat = hidden.to(projection.device, torch.float32).flatten(0, -2) @ projection.float()
+            start = potentials if potentials is not None else flat.new_zeros(())
+            found = torch.addmm(start, flat, centroids.float().t(), alpha=1 / self.config.tau)
+        return found.view(*hidden.shape[:-1], -1)
 
     def begin(self) -> None:
         """A forward pass of the model begins: it is one of training, as for batch normalisation, in `train()` with
@@ -89,13 +96,16 @@ class Router(Adjunct):
         self.batch = None
         self.learning = self.training and torch.is_grad_enabled() and self.projection.requires_grad
 
-    def _potentials(self, scores: Tensor, real: Tensor | None) -> Tensor:
-        """What is saved; in training the batch's own, which what is saved then follows.
+    @property
+    def _follows_batches(self) -> bool:
+        """Are potentials those of the batch, as in training and while they are fitted, not what is saved?"""
+        return self.fitting or (self.learning and self.training)
 
-        The batch's stay until the model's next forward pass: a checkpointed layer that runs again must route the same.
+    def _batch_potentials(self, scores: Tensor, real: Tensor | None) -> Tensor:
+        """Those of this batch, which what is saved then follows.
+
+        They stay until the model's next forward pass: a checkpointed layer that runs again must route the same.
         """
-        if not (self.fitting or (self.learning and self.training)):
-            return self.potentials
         if self.batch is not None and not self.fitting:
             return self.batch
         with torch.no_grad():
@@ -126,9 +136,14 @@ class Router(Adjunct):
         config = self.config
         if config.temperature != "input":
             return None
-        with torch.autocast(hidden.device.type, enabled=False):
+        with _without_autocast(hidden.device.type):
             shift = hidden.to(self.temperature.device, torch.float32) @ self.temperature.float()
         return (1 + shift).clamp(config.temperature_min, config.temperature_max)
+
+
+def _without_autocast(device: str) -> AbstractContextManager[object]:
+    """Routers compute in fp32; to say so costs more than it does, where it changes nothing."""
+    return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
 
 
 def router_tensors(routers: nn.ModuleDict) -> dict[str, Tensor]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from itertools import product
 
 import torch
@@ -22,15 +23,8 @@ def merge_(out: Tensor, lse: Tensor, more: Tensor, more_lse: Tensor) -> None:
     rows are merged along: exp and log run in pieces too small to be split over threads, so that (M being a multiple
     of the vector length) no element falls into a loop's scalar remainder; the rest is single IEEE operations.
     """
-    if lse.dim() == 3:
-        for parts in zip(out, lse, more, more_lse, strict=True):
-            merge_(*parts)
-        return
     weight, keep = torch.empty_like(more_lse), torch.empty_like(more_lse)
-    rows = min(lse.shape[1], SERIAL)
-    heads = max(SERIAL // max(rows, 1), 1)
-    for head, row in product(range(0, lse.shape[0], heads), range(0, lse.shape[1], max(rows, 1))):
-        some = (slice(head, head + heads), slice(row, row + rows))
+    for some in _pieces(lse.shape):
         old, new = lse[some], more_lse[some]
         lead = (new - old).nan_to_num_(float("-inf"))
         torch.sigmoid(lead, out=weight[some])
@@ -38,6 +32,17 @@ def merge_(out: Tensor, lse: Tensor, more: Tensor, more_lse: Tensor) -> None:
         torch.logaddexp(old, new, out=old)
     out.mul_(keep[..., None])
     out.add_(more.to(out.dtype).mul_(weight[..., None]))
+
+
+def _pieces(shape: Sequence[int]) -> Iterator[tuple[slice, ...]]:
+    """[..., H, M] in pieces of at most SERIAL elements, rows of M whole where they fit."""
+    left, steps = SERIAL, []
+    for size in reversed(shape):
+        steps.append(max(min(size, left), 1))
+        left //= steps[-1]
+    ranges = [range(0, size, step) for size, step in zip(shape, reversed(steps), strict=True)]
+    for starts in product(*ranges):
+        yield tuple(slice(start, start + step) for start, step in zip(starts, reversed(steps), strict=True))
 
 
 def add_sink_logits_(out: Tensor, lse: Tensor, logits: Tensor) -> None:

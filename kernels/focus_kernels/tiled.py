@@ -16,7 +16,17 @@ from .plan import Bucket, Plan
 from .problem import Problem
 from .scratch import scratch
 from .tiles import Tile, TileOps, attend, attend_backward, take
-from .tiling import LARGE, Cut, band_tiles, causal_tiles, cut, sink_tiles, stair_tiles
+from .tiling import (
+    LARGE,
+    Cut,
+    band_tiles,
+    causal_tiles,
+    cut,
+    group_marks,
+    sink_tiles,
+    stair_tiles,
+    without_buckets,
+)
 
 BATCH_BYTES = 2 << 20  # queries gathered at once, at least; a longer sequence gathers one bucket, or an eighth of it
 
@@ -81,12 +91,17 @@ class Tiled:
                 yield replace(bucket, rows=bucket.rows[some], reach=bucket.reach[some])
 
     def _band(self) -> Iterator[Part]:
-        sides = None
+        marks = sides = None
         if self.plan.causal:
-            sides = band_sides(self.groups, self.problem, self.problem.logit_scale(distant=False)[0], self.q.dtype)
+            marks = group_marks(self.groups, self.problem)
+            if marks is None:
+                scale = self.problem.logit_scale(distant=False)[0]
+                sides = band_sides(self.groups, self.problem, scale, self.q.dtype)
         for row, key, tile in band_tiles(self.length, self.problem.window, self.q.dtype, self.q.device):
             rows = slice(row, row + tile.count * tile.size)
             keys = slice(key, rows.stop)
+            if marks is not None:
+                tile = without_buckets(tile, row, key, marks, self.q.dtype)
             cut_sides = None if sides is None else (sides[0][rows], sides[1][keys])
             yield Part(rows, keys, [tile], sides=cut_sides, distant=False)
 

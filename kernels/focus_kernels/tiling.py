@@ -7,13 +7,14 @@ tiles start at fixed ranks of a list, are sized by how much of the sequence is l
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import torch
 from torch import Tensor
 
 from .plan import Bucket
+from .problem import Problem
 from .scratch import lasting
 from .tiles import Tile
 
@@ -40,7 +41,7 @@ class Grain:
 
 
 LARGE = Grain(rows=1024, sub=256, unit=256, least=768)
-BROAD = Grain(rows=512, sub=256, unit=64, least=192)
+BROAD = Grain(rows=576, sub=192, unit=64, least=192)  # 512 and the sinks, and groups a little larger than even
 MEDIUM = Grain(rows=256, sub=256, unit=256, least=256)  # so that heads may be folded into rows
 SMALL = Grain(rows=160, sub=160, unit=32, least=32)
 TINY = Grain(rows=32, sub=32, unit=32, least=32)
@@ -119,8 +120,8 @@ def causal_tiles(cuts: list[Cut]) -> Iterator[Tile]:
         grain, start = pieces[first].grain, pieces[first].offset
         rows, sub = grain.rows, grain.sub if grain is BROAD else grain.rows
         yield Tile(start, sub, start, sub, count * rows // sub, sub, causal=True, first=True)
-        if rows > sub:  # the primitive computes a square whole: half of one needs no causality
-            yield Tile(start + sub, sub, start, sub, count, rows, row_step=rows)
+        for s in range(sub, rows, sub):  # the primitive computes a square whole: what is below needs no causality
+            yield Tile(start + s, sub, start, s, count, rows, row_step=rows)
     for c in cuts:
         for piece in c.pieces:
             if piece.start:
@@ -196,6 +197,33 @@ def _stair_masks(width: int, dtype: torch.dtype, device: torch.device) -> Tensor
 def closed(dtype: torch.dtype) -> float:
     """The logit of a masked pair: finite, so that a fully masked row merges with weight 0 instead of NaN."""
     return torch.finfo(dtype).min / 2
+
+
+Marks = tuple[Tensor, Tensor]  # of every query and every key, [n] each: the groups it is in, as bits of an integer
+
+
+def group_marks(groups: Tensor, problem: Problem) -> Marks | None:
+    """Marks that share a bit where a pair is in a bucket of the sorted engine: it matches, or its key is a sink; None
+    where no integer has so many bits. groups [n, k]."""
+    kinds = ((8, torch.uint8), (15, torch.int16), (31, torch.int32), (63, torch.int64))
+    kind = next((dtype for most, dtype in kinds if problem.num_groups <= most), None)
+    if kind is None:
+        return None
+    query = (1 << groups.long()).sum(-1).to(kind)
+    key = query.clone()
+    query[: problem.sinks] = 0  # sink queries find all their keys in the band
+    key[: problem.sinks] = (1 << problem.num_groups) - 1
+    return query, key
+
+
+def without_buckets(tile: Tile, row: int, key: int, marks: Marks, dtype: torch.dtype) -> Tile:
+    """A tile of the band, its rows and keys counted from `row` and `key`, less the pairs that are in buckets."""
+    query, keys = marks[0][None, row:], marks[1][None, key:, None]
+    both = tile.rows(query)[..., None] & tile.columns(keys).transpose(-1, -2)  # [count, 1, size, width]
+    mask = tile.mask
+    if mask is None:  # a causal square: its window holds every key
+        mask = _band_mask(tile.size, tile.size, dtype, query.device)[None, None, :, tile.size :]
+    return replace(tile, mask=torch.where(both.bool(), closed(dtype), mask), causal=False)
 
 
 def band_tiles(
