@@ -7,8 +7,10 @@ from itertools import product
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 SERIAL = 16384  # elements that torch handles on one thread
+VECTOR = 32  # elements of a vectorised loop's step, at most
 
 
 def normalise_lse(lse: Tensor) -> Tensor:
@@ -20,18 +22,22 @@ def merge_(out: Tensor, lse: Tensor, more: Tensor, more_lse: Tensor) -> None:
     """Fold (more, more_lse) into (out, lse) in place, using `more` up: out [..., H, M, D], lse [..., H, M].
 
     A part whose weight is 0 leaves every bit as it was; two empty parts stay empty. Bits do not depend on how many
-    rows are merged along: exp and log run in pieces too small to be split over threads, so that (M being a multiple
-    of the vector length) no element falls into a loop's scalar remainder; the rest is single IEEE operations.
+    rows are merged along: exp and log run in pieces too small to be split over threads, and of whole vectors, so that
+    no element falls into a loop's scalar remainder; the rest is single IEEE operations.
     """
-    weight, keep = torch.empty_like(more_lse), torch.empty_like(more_lse)
-    for some in _pieces(lse.shape):
-        old, new = lse[some], more_lse[some]
+    rows, beyond = lse.shape[-1], -lse.shape[-1] % VECTOR
+    old_lse, new_lse = (F.pad(x, (0, beyond)) for x in (lse, more_lse)) if beyond else (lse, more_lse)
+    weight, keep = torch.empty_like(new_lse), torch.empty_like(new_lse)
+    for some in _pieces(old_lse.shape):
+        old, new = old_lse[some], new_lse[some]
         lead = (new - old).nan_to_num_(float("-inf"))
         torch.sigmoid(lead, out=weight[some])
         torch.sigmoid(lead.neg_(), out=keep[some])
         torch.logaddexp(old, new, out=old)
-    out.mul_(keep[..., None])
-    out.add_(more.to(out.dtype).mul_(weight[..., None]))
+    if beyond:
+        lse.copy_(old_lse[..., :rows])
+    out.mul_(keep[..., :rows, None])
+    out.add_(more.to(out.dtype).mul_(weight[..., :rows, None]))
 
 
 def _pieces(shape: Sequence[int]) -> Iterator[tuple[slice, ...]]:

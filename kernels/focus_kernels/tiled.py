@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from .call import Gradients
 from .merge import merge_
-from .penalty import band_sides, bucket_sides, widen
+from .penalty import bucket_sides, widen
 from .plan import Bucket, Plan
 from .problem import Problem
 from .scratch import scratch
@@ -20,15 +20,15 @@ from .tiling import (
     LARGE,
     Cut,
     band_tiles,
+    bucket_marks,
     causal_tiles,
     cut,
-    group_marks,
     sink_tiles,
     stair_tiles,
     without_buckets,
 )
 
-BATCH_BYTES = 2 << 20  # queries gathered at once, at least; a longer sequence gathers one bucket, or an eighth of it
+BATCH_BYTES = 4 << 20  # queries gathered at once, at least; a longer sequence gathers one bucket, or an eighth of it
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,7 @@ class Tiled:
     def __init__(self, ops: TileOps, q: Tensor, k: Tensor, v: Tensor, groups: Tensor, plan: Plan, problem: Problem):
         self.ops, self.groups, self.plan, self.problem = ops, groups, plan, problem
         self.distant_only = False
+        self.buckets_first = plan.causal and plan.disjoint
         self.query_size, self.value_size = q.shape[-1], v.shape[-1]
         self.size = max(q.shape[-1], v.shape[-1])  # the primitive wants one head size
         self.q, self.k, self.v = (_pad(x, self.size) for x in (q, k, v))
@@ -62,8 +63,9 @@ class Tiled:
         return take(x, index, scratch.room(name, (x.shape[0], index.numel(), x.shape[2]), x))
 
     def parts(self) -> Iterator[Part]:
-        """Band first (it reaches every row), then sinks and buckets."""
-        if not self.distant_only:
+        """What reaches every row comes first, and is written where the rest is merged: the band, or else buckets that
+        no two rows share."""
+        if not self.distant_only and not self.buckets_first:
             yield from self._band()
         if not self.plan.causal and self.length > self.problem.window + 1:
             yield from self._sinks()
@@ -78,6 +80,8 @@ class Tiled:
             batch.append(bucket)
         if batch:
             yield self._buckets(batch)
+        if self.buckets_first:
+            yield from self._band()
 
     def _split(self, most: int) -> Iterator[Bucket]:
         """The buckets; a list with too many rows to gather at once (its keys do not matter here) in several."""
@@ -91,19 +95,12 @@ class Tiled:
                 yield replace(bucket, rows=bucket.rows[some], reach=bucket.reach[some])
 
     def _band(self) -> Iterator[Part]:
-        marks = sides = None
-        if self.plan.causal:
-            marks = group_marks(self.groups, self.problem)
-            if marks is None:
-                scale = self.problem.logit_scale(distant=False)[0]
-                sides = band_sides(self.groups, self.problem, scale, self.q.dtype)
+        marks = bucket_marks(self.groups, self.problem, self.q.dtype) if self.plan.causal else None
         for row, key, tile in band_tiles(self.length, self.problem.window, self.q.dtype, self.q.device):
             rows = slice(row, row + tile.count * tile.size)
-            keys = slice(key, rows.stop)
             if marks is not None:
-                tile = without_buckets(tile, row, key, marks, self.q.dtype)
-            cut_sides = None if sides is None else (sides[0][rows], sides[1][keys])
-            yield Part(rows, keys, [tile], sides=cut_sides, distant=False)
+                tile = without_buckets(tile, row, key, marks, first=not self.buckets_first)
+            yield Part(rows, slice(key, rows.stop), [tile], distant=False)
 
     def _sinks(self) -> Iterator[Part]:
         sinks, start = self.problem.sinks, self.problem.window + 1
@@ -157,9 +154,9 @@ class Tiled:
         heads = self.q.shape[0]
         out = self.q.new_empty(self.length, heads, self.value_size, dtype=self.high)
         lse = self.q.new_empty(heads, self.length, dtype=self.high)
-        if self.distant_only:  # else the band reaches every row first
-            out.zero_()
-            lse.fill_(float("-inf"))
+        unreached = self.length if self.distant_only else self.problem.sinks if self.buckets_first else 0
+        out[:unreached] = 0
+        lse[:, :unreached] = float("-inf")
         by_head = out.transpose(0, 1)
         for part in self.parts():
             q, k, v, scale = self._inputs(part)
@@ -169,7 +166,10 @@ class Tiled:
             more = scratch.room("more", (q.shape[1], heads, self.value_size), out)
             more_lse = scratch.room("more_lse", (heads, q.shape[1]), lse)
             attend(self.ops, part.tiles, q, k, v, scale, more.transpose(0, 1), more_lse)
-            merge_rows_(out, lse, part.rows, part.real, more, more_lse)
+            if self.buckets_first:
+                put_rows_(out, lse, part.real, more, more_lse)
+            else:
+                merge_rows_(out, lse, part.rows, part.real, more, more_lse)
         scratch.trim()
         return by_head, lse
 
@@ -206,6 +206,11 @@ def merge_rows_(
     torch.index_select(out.flatten(1), 0, index, out=now.flatten(1))
     now_lse = lse.index_select(1, index)
     merge_(now.transpose(0, 1), now_lse, more.transpose(0, 1), more_lse)
+    put_rows_(out, lse, real, now, now_lse)
+
+
+def put_rows_(out: Tensor, lse: Tensor, real: Iterable[tuple[int, Tensor]], now: Tensor, now_lse: Tensor) -> None:
+    """Write a buffer, now [m, Hq, Dv] and now_lse [Hq, m], into the sequence, as in `merge_rows_`."""
     for start, rows in real:
         piece = slice(start, start + rows.numel())
         out.index_copy_(0, rows, now[piece])

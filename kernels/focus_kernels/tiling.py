@@ -13,9 +13,9 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from .plan import Bucket
+from .plan import Bucket, multi_hot
 from .problem import Problem
-from .scratch import lasting
+from .scratch import lasting, scratch
 from .tiles import Tile
 
 BAND_ROWS = 4096  # rows of the band, or against the sinks, handled at once: bounds the memory of copies and results
@@ -199,31 +199,25 @@ def closed(dtype: torch.dtype) -> float:
     return torch.finfo(dtype).min / 2
 
 
-Marks = tuple[Tensor, Tensor]  # of every query and every key, [n] each: the groups it is in, as bits of an integer
-
-
-def group_marks(groups: Tensor, problem: Problem) -> Marks | None:
-    """Marks that share a bit where a pair is in a bucket of the sorted engine: it matches, or its key is a sink; None
-    where no integer has so many bits. groups [n, k]."""
-    kinds = ((8, torch.uint8), (15, torch.int16), (31, torch.int32), (63, torch.int64))
-    kind = next((dtype for most, dtype in kinds if problem.num_groups <= most), None)
-    if kind is None:
-        return None
-    query = (1 << groups.long()).sum(-1).to(kind)
-    key = query.clone()
+def bucket_marks(groups: Tensor, problem: Problem, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """[n, K] of queries and of keys, whose products are below any logit where a pair is in a bucket of the sorted
+    engine (it matches, or its key is a sink) and 0 elsewhere. groups [n, k]."""
+    key = multi_hot(groups, problem.num_groups, dtype)
+    query = key * (closed(dtype) / (2 * groups.shape[1]))  # with what the band's mask adds it stays finite
     query[: problem.sinks] = 0  # sink queries find all their keys in the band
-    key[: problem.sinks] = (1 << problem.num_groups) - 1
+    key[: problem.sinks] = 1
     return query, key
 
 
-def without_buckets(tile: Tile, row: int, key: int, marks: Marks, dtype: torch.dtype) -> Tile:
+def without_buckets(tile: Tile, row: int, key: int, marks: tuple[Tensor, Tensor], first: bool) -> Tile:
     """A tile of the band, its rows and keys counted from `row` and `key`, less the pairs that are in buckets."""
-    query, keys = marks[0][None, row:], marks[1][None, key:, None]
-    both = tile.rows(query)[..., None] & tile.columns(keys).transpose(-1, -2)  # [count, 1, size, width]
+    queries, keys = tile.rows(marks[0][None, row:])[:, 0], tile.columns(marks[1][None, key:])[:, 0]
     mask = tile.mask
     if mask is None:  # a causal square: its window holds every key
-        mask = _band_mask(tile.size, tile.size, dtype, query.device)[None, None, :, tile.size :]
-    return replace(tile, mask=torch.where(both.bool(), closed(dtype), mask), causal=False)
+        mask = _band_mask(tile.size, tile.size, queries.dtype, queries.device)[None, None, :, tile.size :]
+    room = scratch.room("mask", (tile.count, tile.size, tile.width), queries)
+    torch.baddbmm(mask[0], queries, keys.transpose(1, 2), out=room)
+    return replace(tile, mask=room[:, None], causal=False, first=first)
 
 
 def band_tiles(
