@@ -59,12 +59,10 @@ class Router(Adjunct):
 
         Their softmax is the soft assignment, their k largest are the token's groups.
         """
-        if self.config.balance == "potentials" and not self._follows_batches:
-            return self.scores(hidden, self.potentials)
         scores = self.scores(hidden)
         if self.config.balance == "sinkhorn":
             return sinkhorn(scores, self.config.sinkhorn_rounds, real)
-        return scores + self._batch_potentials(scores, real) if self.config.balance == "potentials" else scores
+        return scores + self._potentials(scores, real) if self.config.balance == "potentials" else scores
 
     def unevenness(self, hidden: Tensor, real: Tensor | None = None) -> Tensor:
         """What uneven groups cost once potentials are those that are saved: K times the share of pairs that are within
@@ -80,15 +78,12 @@ class Router(Adjunct):
         shares = counts / counts.sum(-1, keepdim=True).clamp_min(1)
         return (self.config.num_groups * shares.square().sum(-1) - 1).mean()
 
-    def scores(self, hidden: Tensor, potentials: Tensor | None = None) -> Tensor:
-        """hidden [B, T, d] -> how well each centroid fits [B, T, K]; before any balance, unless potentials [K] are
-        given. Written for few torch calls, which decoding feels."""
-        projection, centroids = self.projection, self.centroids
+    def scores(self, hidden: Tensor) -> Tensor:
+        """hidden [B, T, d] -> how well each centroid fits [B, T, K], before any balance."""
+        projection = self.projection
         with _without_autocast(hidden.device.type):
-            flat = hidden.to(projection.device, torch.float32).flatten(0, -2) @ projection.float()
-            start = potentials if potentials is not None else flat.new_zeros(())
-            found = torch.addmm(start, flat, centroids.float().t(), alpha=1 / self.config.tau)
-        return found.view(*hidden.shape[:-1], -1)
+            projected = hidden.to(projection.device, torch.float32) @ projection.float()
+            return projected @ self.centroids.float().T / self.config.tau
 
     def begin(self) -> None:
         """A forward pass of the model begins: it is one of training, as for batch normalisation, in `train()` with
@@ -96,16 +91,13 @@ class Router(Adjunct):
         self.batch = None
         self.learning = self.training and torch.is_grad_enabled() and self.projection.requires_grad
 
-    @property
-    def _follows_batches(self) -> bool:
-        """Are potentials those of the batch, as in training and while they are fitted, not what is saved?"""
-        return self.fitting or (self.learning and self.training)
+    def _potentials(self, scores: Tensor, real: Tensor | None) -> Tensor:
+        """What is saved; in training the batch's own, which what is saved then follows.
 
-    def _batch_potentials(self, scores: Tensor, real: Tensor | None) -> Tensor:
-        """Those of this batch, which what is saved then follows.
-
-        They stay until the model's next forward pass: a checkpointed layer that runs again must route the same.
+        The batch's stay until the model's next forward pass: a checkpointed layer that runs again must route the same.
         """
+        if not (self.fitting or (self.learning and self.training)):
+            return self.potentials
         if self.batch is not None and not self.fitting:
             return self.batch
         with torch.no_grad():

@@ -39,15 +39,19 @@ class BenchConfig:
         return [part.strip() for part in self.parts.split(",")]
 
 
+def parse_tokens(text: str, least: int = 1) -> int:
+    """'4096', '4K' or '1M' -> a number of tokens."""
+    match = re.fullmatch(r"\s*(\d+)([KM]?)\s*", text, re.IGNORECASE)
+    tokens = int(match[1]) * {"": 1, "K": 1024, "M": 1024**2}[match[2].upper()] if match else 0
+    if tokens < least:
+        raise FocusError(f"{text!r} is no number of tokens, at least {least}; write 1024, 4K or 1M")
+    return tokens
+
+
 def parse_lengths(lengths: str | Iterable[int]) -> list[int]:
     """'1K,4096' or numbers -> increasing numbers of tokens."""
-    found = []
-    for item in lengths.split(",") if isinstance(lengths, str) else lengths:
-        match = re.fullmatch(r"\s*(\d+)([KM]?)\s*", str(item), re.IGNORECASE)
-        tokens = int(match[1]) * {"": 1, "K": 1024, "M": 1024**2}[match[2].upper()] if match else 0
-        if tokens < 2:
-            raise FocusError(f"length {str(item)!r} is no number of tokens, at least 2; write 1024, 4K or 1M")
-        found.append(tokens)
+    items = lengths.split(",") if isinstance(lengths, str) else lengths
+    found = sorted({parse_tokens(str(item), 2) for item in items})
     if not found:
         raise FocusError("no lengths were given; write for example 1K,4K")
-    return sorted(set(found))
+    return found

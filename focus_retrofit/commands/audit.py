@@ -7,13 +7,14 @@ from typing import Any
 
 import click
 
+from .lists import Tokens
 from .options import Command, as_json, model_options
 
 
 @click.command("audit", cls=Command)
 @model_options
 @click.option("--text", help="A file or a text that comes along to audit with.  [default: the Python reference]")
-@click.option("--length", default=1024, show_default=True, help="Tokens of it.")
+@click.option("--length", default=1024, show_default=True, type=Tokens(), help="Tokens of it.")
 @click.option("--largest-group", type=float, help="Share one group may hold in a layer.  [default: 2 / K]")
 @as_json
 @click.pass_context

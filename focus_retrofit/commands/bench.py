@@ -13,6 +13,7 @@ import click
 from focus_kernels.errors import FocusError
 
 from ..config import FocusConfig
+from .lists import Tokens
 from .options import FOCUS, Command, Function, as_json, chosen, config_file, model_options, options_of
 
 if TYPE_CHECKING:
@@ -99,27 +100,32 @@ first_layers = click.option(
     "--first-layers", type=click.IntRange(1), help="Of the model only so many layers: all would take hours at 1M."
 )
 in_chunks = click.option(
-    "--chunk", default=4096, show_default=True, type=click.IntRange(1), help="Prompts are read so many tokens at once."
+    "--chunk", default="4K", show_default=True, type=Tokens(), help="Prompts are read so many tokens at once."
 )
 
 
 @command.command("prefill", cls=Command)
 @model_options
 @in_chunks
-@click.option("--exact", default="32K", show_default=True, help="Full attention of longer prompts is timed in samples.")
+@click.option(
+    "--exact",
+    default="32K",
+    show_default=True,
+    type=Tokens(),
+    help="Full attention of longer prompts is timed in samples.",
+)
 @first_layers
 @click.option(
     "--memory/--no-memory", default=True, help="Also memory, in one more run of each side.  [default: memory]"
 )
 @shared
-def prefill(chunk: int, exact: str, memory: bool, **options: Any) -> None:
+def prefill(chunk: int, exact: int, memory: bool, **options: Any) -> None:
     """MODEL reading prompts, up to the first token."""
-    from ..benchmark import bench_prefill, parse_lengths
+    from ..benchmark import bench_prefill
     from .load import load_focused
 
-    limit = parse_lengths(exact)[0]
     model, tokenizer = load_focused(options, windows=SAMPLES)
-    how: dict[str, Any] = {"chunk": chunk, "exact": limit, "memory": memory}
+    how: dict[str, Any] = {"chunk": chunk, "exact": exact, "memory": memory}
     measure(lambda lengths, **rest: bench_prefill(model, tokenizer, lengths, **how, **rest), options)
 
 

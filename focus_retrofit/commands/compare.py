@@ -12,6 +12,7 @@ import click
 
 from focus_kernels.errors import FocusError
 
+from ..benchmark.options import parse_tokens
 from .lists import names, numbers
 from .options import Command, as_json, model_options, printing
 
@@ -26,7 +27,9 @@ METHODS = "full,focus,focus:2,window,wide,longformer,random,strided,routing,moba
 @click.option(
     "--also", callback=names, help="More texts to read, as 'books,source': what training on TEXT costs there."
 )
-@click.option("--lengths", default="1024", callback=numbers(int), show_default=True, help="Tokens of a window.")
+@click.option(
+    "--lengths", default="1024", callback=numbers(parse_tokens), show_default=True, help="Tokens of a window."
+)
 @click.option("--windows", default=6, show_default=True, help="Windows of each text and length.")
 @click.option("--train-windows", default=24, show_default=True, help="For the methods that learn.")
 @click.option("--steps", default=60, show_default=True, help="Of LoRA and full fine-tuning, a window each.")
@@ -34,7 +37,7 @@ METHODS = "full,focus,focus:2,window,wide,longformer,random,strided,routing,moba
 @click.option("--shots", default=0, show_default=True, help="Solved examples before each item.")
 @click.option("--items", default=50, show_default=True, help="Of each benchmark.")
 @click.option("--retrieval", callback=names, help="passkey, needle, manyshot, copy, induction.")
-@click.option("--retrieval-lengths", default="1024", callback=numbers(int), show_default=True)
+@click.option("--retrieval-lengths", default="1024", callback=numbers(parse_tokens), show_default=True)
 @click.option("--depths", default="0.1,0.5,0.9", callback=numbers(float), show_default=True)
 @click.option("--retrieval-items", default=4, show_default=True, help="Of each length and depth.")
 @click.option("--output", default="runs/compare", show_default=True, help="Folder; called again, goes on.")

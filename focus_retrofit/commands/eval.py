@@ -12,7 +12,8 @@ import click
 
 from focus_kernels.errors import FocusError
 
-from .lists import names, numbers
+from ..benchmark.options import parse_tokens
+from .lists import Tokens, names, numbers
 from .options import Command, as_json, model_options, printing
 
 
@@ -22,7 +23,7 @@ from .options import Command, as_json, model_options, printing
 @click.option("--methods", default="full,window,random,strided,focus,soft", show_default=True,
               help="Ways to attend: full, focus, soft, random, strided, window, wide, longformer, moba, sparq, h2o; "
               "'focus:2' looks into two groups, 'wide:2' computes as many pairs.")  # fmt: skip
-@click.option("--length", default=1024, show_default=True, help="Tokens of a window.")
+@click.option("--length", default=1024, show_default=True, type=Tokens(), help="Tokens of a window.")
 @click.option("--windows", default=8, show_default=True, help="Windows, spread over the text; 0 for all.")
 @click.option("--stride", type=click.IntRange(1), help="Sliding windows: only the last so many tokens of each are "
               "scored, so that all have a long past; windows begin that far apart.")  # fmt: skip
@@ -36,7 +37,9 @@ from .options import Command, as_json, model_options, printing
 @click.option("--shots", default=0, show_default=True, help="Solved examples before each item of a benchmark.")
 @click.option("--retrieval", callback=names, help="Retrieval instead of a text: passkey, needle, manyshot, copy, "
               "induction.")  # fmt: skip
-@click.option("--lengths", default="1024", callback=numbers(int), show_default=True, help="Of what is retrieved from.")
+@click.option(
+    "--lengths", default="1024", callback=numbers(parse_tokens), show_default=True, help="Of what is retrieved from."
+)
 @click.option("--depths", default="0,0.25,0.5,0.75,1", callback=numbers(float), show_default=True,
               help="Where in it: 0 is the beginning.")  # fmt: skip
 @click.option("--haystack", default="essays", show_default=True, help="essays, books, reference or source.")

@@ -11,6 +11,7 @@ import click
 
 from focus_kernels.errors import FocusError
 
+from .lists import Tokens
 from .options import Command, as_json, model_options
 from .sampling import sampling, sampling_options
 
@@ -21,7 +22,7 @@ from .sampling import sampling, sampling_options
 @click.option("--prompt-file", type=click.Path(), help="Read the prompt from a file; '-' is standard input.")
 @click.option("--compare", is_flag=True, help="The base model's continuation beside that with Focus.")
 @click.option(
-    "--chunk", default=4096, show_default=True, type=click.IntRange(1), help="A prompt is read so many tokens at once."
+    "--chunk", default="4K", show_default=True, type=Tokens(), help="A prompt is read so many tokens at once."
 )
 @click.option("--cache-dtype", type=click.Choice(["bfloat16", "float16"]), help="Hold keys and values rounded to it.")
 @click.option("--spill", metavar="DIRECTORY", help="Hold them in files there, gone when the command ends.")

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from .lists import Tokens
 from .options import Command, as_json, model_options
 
 COLOURS = ("blue", "yellow", "green", "magenta", "cyan", "red", "bright_blue", "bright_yellow", "bright_green",
@@ -17,7 +18,7 @@ COLOURS = ("blue", "yellow", "green", "magenta", "cyan", "red", "bright_blue", "
 @click.command("inspect", cls=Command)
 @model_options
 @click.argument("text")
-@click.option("--length", default=512, show_default=True, type=click.IntRange(1), help="First tokens to look at.")
+@click.option("--length", default=512, show_default=True, type=Tokens(), help="First tokens to look at.")
 @click.option("--layer", type=int, help="Layer to show in the terminal.  [default: the middle one]")
 @click.option("--html", type=click.Path(dir_okay=False), help="Write a page with all layers here.")
 @as_json

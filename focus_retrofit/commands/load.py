@@ -84,7 +84,8 @@ def sample_windows(tokenizer: Any, text: str | None = None, count: int = 1) -> l
         text = topics["import"] if count == 1 else "\n\n".join(topics.values())
         ids = tokenizer(text, return_tensors="pt", verbose=False).input_ids.long()
     step = max(ids.shape[-1] // count, SAMPLE)
-    return [ids[:, start : start + SAMPLE] for start in range(0, ids.shape[-1], step)][:count]
+    last = max(ids.shape[-1] - SAMPLE // 4, 1)  # what is left after it is no sample
+    return [ids[:, start : start + SAMPLE] for start in range(0, last, step)][:count]
 
 
 def quiet_libraries() -> None:

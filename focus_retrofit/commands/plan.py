@@ -9,6 +9,7 @@ import click
 
 from focus_kernels.errors import FocusError
 
+from .lists import Tokens
 from .options import Command, Placed, as_json, config_file
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ CHECK: dict[str, Any] = {"cls": Placed, "section": "Check (with --check)"}
 @click.option("--top-k", default=2, show_default=True, help="Groups each query looks into.")
 @click.option("--group-dim", default=16, show_default=True, help="Size of the routers' projection.")
 @click.option("--window", default=128, show_default=True, help="Nearest tokens that are always visible.")
-@click.option("--length", default=2048, show_default=True, help="Tokens of a training text.", **TRAINING)
+@click.option("--length", default="2K", show_default=True, type=Tokens(), help="Tokens of a training text.", **TRAINING)
 @click.option("--batch", default=1, show_default=True, help="Texts per GPU and step.", **TRAINING)
 @click.option("--objective", default="lm-hard", show_default=True, help="lm, lm-hard, mass or distill.", **TRAINING)
 @click.option("--explore", type=int, help="Groups per query that get a gradient.  [default: all]", **TRAINING)
@@ -54,7 +55,9 @@ CHECK: dict[str, Any] = {"cls": Placed, "section": "Check (with --check)"}
 )
 @click.option("--cache", default="bf16", show_default=True, help="Keys and values: fp32, bf16 or fp8.", **INFERENCE)
 @click.option("--weights", default="bf16", show_default=True, help="fp32, bf16, fp8 or nf4.", **INFERENCE)
-@click.option("--chunk", default=8192, show_default=True, help="Tokens of a prompt read at once.", **INFERENCE)
+@click.option(
+    "--chunk", default="8K", show_default=True, type=Tokens(), help="Tokens of a prompt read at once.", **INFERENCE
+)
 @click.option("--hbm", type=float, help="GB/s of each GPU's own memory.", **INFERENCE)
 @click.option("--network", type=float, help="GB/s at which each GPU receives from other nodes.", **INFERENCE)
 @click.option("--node", default=8, show_default=True, help="GPUs of a node.", **INFERENCE)

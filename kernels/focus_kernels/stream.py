@@ -130,11 +130,10 @@ class KeyBuckets:
         moves: list[Move] = []
         stay: list[tuple[Tensor, Tensor]] = []
         for number, row in enumerate(self.rows):
-            places = _real(padding_mask, number, key.device)
+            real = _real(padding_mask, number, key.device)
             new_key, new_value = key[number], value[number]
-            count = self.note_groups(number, groups[number][slice(None) if places is None else places])
-            if places is None:
-                places = torch.arange(count, device=key.device)
+            count = self.note_groups(number, groups[number][slice(None) if real is None else real])
+            places = torch.arange(count, device=key.device) if real is None else real
             moves += self._sink_moves(number, new_key, new_value, places)
             gone = row.count + count - min(self.kept(row.length + count), row.count + count)
             old = min(gone, row.count)
@@ -145,7 +144,8 @@ class KeyBuckets:
             row.move(row.start + old, row.count - old)
             row.length += through
             row.chunk, row.places = 0, None
-            stay.append((new_key[:, places[through:]], new_value[:, places[through:]]))
+            last = slice(through, None) if real is None else real[through:]
+            stay.append((new_key[:, last], new_value[:, last]))
         self.pool.gather(moves)
         self.make_room(max(new_key.shape[1] for new_key, _ in stay))
         for number, (new_key, new_value) in enumerate(stay):
@@ -258,7 +258,8 @@ class KeyBuckets:
         self.key_size, self.value_size = key.shape[3], value.shape[3]
         self.page = self.page or page_of(key.device)
         size = held_size(max(self.key_size, self.value_size), self.page)
-        key, value = (F.pad(x.detach(), (0, size - x.shape[3])) for x in (key, value))
+        key, value = (x.detach() for x in (key, value))
+        key, value = (x if x.shape[3] == size else F.pad(x, (0, size - x.shape[3])) for x in (key, value))
         if not self.rows:
             self._allocate(key, groups)
         return key, value

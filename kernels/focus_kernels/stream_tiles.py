@@ -74,9 +74,10 @@ def _attend_buckets(
 ) -> None:
     cuts: list[Cut] = []
     row_offset = key_offset = 0
-    share = problem.top_k / problem.num_groups
+    share, sharing = problem.top_k / problem.num_groups, q.shape[0] // keys.shape[0]
     for bucket, _ in batch:
-        cuts.append(cut(bucket, bucket.rows, q.shape[1], share, False, row_offset, key_offset, origin=history))
+        place = (row_offset, key_offset, history, sharing)
+        cuts.append(cut(bucket, bucket.rows, q.shape[1], share, False, *place))
         row_offset, key_offset = cuts[-1].row_end, key_offset + bucket.keys.numel()
     index = torch.cat([c.padded(c.bucket.rows) for c in cuts]) - history
     picked = take(q, index)

@@ -112,12 +112,13 @@ class Tiled:
     def _buckets(self, batch: list[Bucket]) -> Part:
         """Buckets side by side in one buffer of rows and one of keys."""
         problem, sinks = self.problem, self.problem.sinks if self.plan.causal else 0
-        share = problem.top_k / problem.num_groups
+        share, sharing = problem.top_k / problem.num_groups, self.q.shape[0] // self.k.shape[0]
         cuts: list[Cut] = []
         row_offset = key_offset = 0
         for bucket in batch:
             rows = bucket.keys if self.plan.causal else bucket.rows  # causal: the sinks stand in as rows, to be dropped
-            cuts.append(cut(bucket, rows, self.length, share, self.plan.causal, row_offset, key_offset))
+            place = (row_offset, key_offset)
+            cuts.append(cut(bucket, rows, self.length, share, self.plan.causal, *place, sharing=sharing))
             row_offset = cuts[-1].row_end
             key_offset = row_offset if self.plan.causal else key_offset + bucket.keys.numel()
         rows = torch.cat([c.padded(c.bucket.keys if self.plan.causal else c.bucket.rows) for c in cuts])

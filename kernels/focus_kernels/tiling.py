@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 
 import torch
 from torch import Tensor
@@ -34,6 +34,7 @@ class Grain:
     sub: int
     unit: int
     least: int
+    fold: bool = False  # heads that share keys may be folded into its rows
 
     def padded(self, rows: int, most: int) -> int:
         """Rows to compute for `rows` wanted ones, of which there can never be more than `most`."""
@@ -42,16 +43,29 @@ class Grain:
 
 LARGE = Grain(rows=1024, sub=256, unit=256, least=768)
 BROAD = Grain(rows=576, sub=192, unit=64, least=192)  # 512 and the sinks, and groups a little larger than even
-MEDIUM = Grain(rows=256, sub=256, unit=256, least=256)  # so that heads may be folded into rows
+MEDIUM = Grain(rows=256, sub=256, unit=256, least=256, fold=True)
 SMALL = Grain(rows=160, sub=160, unit=32, least=32)
 TINY = Grain(rows=32, sub=32, unit=32, least=32)
 CAUSAL = ((850, LARGE), (400, BROAD), (160, MEDIUM), (24, SMALL))  # (rows expected at least, grain)
 MASKED = ((1200, LARGE), (160, MEDIUM), (24, SMALL))
 
 
-def pick_grain(expected: float, causal: bool) -> Grain:
-    """The grain for a list that will hold about this many more rows; a causal square has no mask and may be larger."""
-    return next((grain for least, grain in (CAUSAL if causal else MASKED) if expected >= least), TINY)
+def pick_grain(expected: float, causal: bool, sharing: int = 1) -> Grain:
+    """The grain for a list that will hold about this many more rows; a causal square has no mask and may be larger.
+    sharing: how many query heads have one key head."""
+    grain = next((grain for least, grain in (CAUSAL if causal else MASKED) if expected >= least), TINY)
+    return grain if causal or grain is not SMALL else folded_small(sharing)
+
+
+@cache
+def folded_small(sharing: int) -> Grain:
+    """SMALL for heads that share keys: folded into rows they fill larger blocks of aten's, always whole ones."""
+    for block, least, most in ((256, 768, 1 << 30), (64, 192, 767)):
+        unit = next(unit for unit in range(32, 257, 32) if sharing * unit % block == 0)
+        low, high = -(-least // (sharing * unit)) * unit, min(192, most // sharing) // unit * unit
+        if sharing > 1 and unit <= 64 and low <= min(96, high):
+            return Grain(rows=high, sub=high, unit=unit, least=low, fold=True)
+    return SMALL
 
 
 @dataclass(frozen=True)
@@ -93,6 +107,7 @@ def cut(
     row_offset: int,
     key_offset: int,
     origin: int = 0,
+    sharing: int = 1,
 ) -> Cut:
     """Cut the increasing positions `rows` (from `origin`) of a sequence of `length`; about a `share` of it is listed.
 
@@ -101,7 +116,7 @@ def cut(
     pieces: list[Piece] = []
     start, total = 0, rows.numel()
     while start < total:
-        grain = pick_grain((origin + length - int(rows[start])) * share, causal)
+        grain = pick_grain((origin + length - int(rows[start])) * share, causal, sharing)
         pieces.append(Piece(start, min(grain.rows, total - start), row_offset + start, grain))
         start += grain.rows
     return Cut(bucket, tuple(pieces), row_offset, key_offset, length)
@@ -110,7 +125,7 @@ def cut(
 def rectangle(piece: Piece, c: Cut, key_start: int, width: int, first: bool = False) -> Tile:
     """All rows of a piece against whole keys."""
     rows = piece.grain.padded(piece.count, c.length)
-    return Tile(piece.offset, rows, key_start, width, first=first, fold=piece.grain is MEDIUM)
+    return Tile(piece.offset, rows, key_start, width, first=first, fold=piece.grain.fold)
 
 
 def causal_tiles(cuts: list[Cut]) -> Iterator[Tile]:

@@ -49,6 +49,9 @@ def test_every_command_is_listed_with_what_it_does():
             "num_groups cannot be changed",
         ),
         (["audit", "smollm2-135m", "--config", "no.yaml"], "cannot read the configuration no.yaml"),
+        (["generate", "smollm2-135m", "x", "--chunk", "4Q"], "'4Q' is no number of tokens"),
+        (["bench", "prefill", "smollm2-135m", "--chunk", "0"], "'0' is no number of tokens"),
+        (["eval", "smollm2-135m", "reference", "--lengths", "1K,x"], "'1K,x' is not a list like 1024"),
     ],
 )
 def test_a_mistake_is_one_line(words, reason):

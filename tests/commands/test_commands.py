@@ -6,8 +6,10 @@ import json
 
 import pytest
 import torch
+from transformers import AutoTokenizer
 
 from focus_retrofit import load_adapter, load_pretrained
+from focus_retrofit.commands.load import SAMPLE, sample_windows
 
 from .conftest import call
 
@@ -236,6 +238,17 @@ def test_untrained_routers_are_balanced(small):
     words = ["--adapter", "none", "--num-groups", 4, "--top-k", 1, "--window", 8, "--sinks", 2]
     done = call("inspect", small.folder / "model", *words, small.text, *FEW, "--json")
     assert max(data(done)["layers"][1]["shares"]) < 0.8
+
+
+def test_windows_to_balance_on_are_spread_over_a_text(small):
+    tokenizer = AutoTokenizer.from_pretrained(small.model[0])
+    text = "".join(chr(97 + n // 1000 % 26) for n in range(26 * 1000))
+    (only,) = sample_windows(tokenizer, text)
+    assert only.shape == (1, SAMPLE) and int(only[0, 0]) == 1 and int(only[0, -1]) == 3
+    four = sample_windows(tokenizer, text, 4)
+    assert [int(ids[0, 0]) for ids in four] == [1, 7, 14, 20] and all(ids.shape == (1, SAMPLE) for ids in four)
+    assert len(sample_windows(tokenizer, text[: SAMPLE + 10], 4)) == 1, "ten tokens say nothing"
+    assert sum(ids.numel() for ids in sample_windows(tokenizer, "", 4)) > SAMPLE, "the Python reference"
 
 
 def test_bench_of_a_layer_and_of_a_model(small, tmp_path):

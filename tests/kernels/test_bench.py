@@ -120,6 +120,14 @@ def test_decode_writes_table_and_json(tmp_path: Path, capsys: pytest.CaptureFixt
     assert capsys.readouterr().out.count("<") == 3
 
 
+def test_hopeless_ways_to_read_a_full_cache_are_left_out() -> None:
+    """Only those; Focus and the strongest always have another round."""
+    times = {name: [2.0, 1.0] for name in token.FULL} | {decode.COPIED: [9.0], "focus": [5.0], "focus, attend": [5.0]}
+    assert decode.hopeless(times) == {decode.COPIED, f"{decode.COPIED}, attend"}
+    times["sdpa"] = [1.3, 1.25]
+    assert decode.hopeless(times) - {decode.COPIED, f"{decode.COPIED}, attend"} == {"sdpa", "sdpa, attend"}
+
+
 def test_no_decoding_speed_for_a_wrong_answer(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

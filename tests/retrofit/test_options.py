@@ -71,6 +71,14 @@ def test_potentials_balance_the_groups():
     assert float((shares - 1 / 6).abs().max()) < 1e-3
 
 
+def test_routers_compute_in_fp32_under_autocast():
+    router = retrofit(LLAMA.make(), FocusConfig(**CONFIG)).focus.router(0)
+    hidden = torch.randn(2, 7, 32, generator=torch.Generator().manual_seed(0))
+    want = router.logits(hidden)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(router.logits(hidden), want)
+
+
 def test_balance_fits_every_layer_on_what_it_sees():
     text = torch.randint(2, VOCABULARY, (4, 300), generator=torch.Generator().manual_seed(3))
     model = retrofit(LLAMA.make(), FocusConfig(**CONFIG))

@@ -75,9 +75,10 @@ def plan(layer: Layer, engine: str) -> object:
 
 
 def stream(layer: Layer, chunk: int) -> Tensor:
-    """The streaming form, from an empty stream to the last token."""
+    """The streaming form, from an empty stream to the last token, of a length that is known, as a prompt's is."""
     q, k, v = layer.tensors
     buckets = KeyBuckets(num_groups=layer.num_groups, window=layer.window, sinks=layer.sinks, match=layer.match)
+    buckets.expect(layer.tokens)
     out = torch.empty_like(q)
     for start in range(0, layer.tokens, chunk):
         part = slice(start, start + chunk)
