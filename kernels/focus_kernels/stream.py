@@ -299,8 +299,10 @@ class KeyBuckets:
         self.pool.gather(moves)
 
     def _foresee(self, coming: int) -> None:
-        """How many times longer buckets are going to be than with the next `coming` tokens in them."""
-        self.pool.growth = max(self.expected / max(max(self.lengths) + coming, 1), 1.0)
+        """How many times longer buckets are going to be than with the next `coming` tokens in them; while there are no
+        tokens, that cannot be told."""
+        tokens = max(self.lengths) + coming
+        self.pool.growth = max(self.expected / tokens, 1.0) if tokens else 1.0
 
     def _add_recent(self, number: int, key: Tensor, value: Tensor) -> None:
         """New tokens [H, n, D] at the end of a row's recent ones, which must have room."""

@@ -376,3 +376,18 @@ def test_a_pool_that_grew_many_times_holds_what_one_prompt_leaves(groups: str) -
     for feed in (grown, whole):
         feed.stream.crop([1495, 700])
     same_contents(grown.stream, whole.stream)
+
+
+@pytest.mark.parametrize("first", ["append", "prefill"])
+def test_a_length_that_is_expected_takes_no_more_memory(first):
+    """However the stream begins: the first tokens tell nothing of how long the lists are going to be."""
+    g = torch.Generator().manual_seed(0)
+    key, value = (torch.randn(1, 2, 2048, 16, generator=g) for _ in range(2))
+    groups = torch.arange(2048)[torch.randperm(2048, generator=g)].view(1, -1, 1) % 4
+    stream = KeyBuckets(num_groups=4, window=16, sinks=4)
+    stream.expect(2048)
+    for start in range(0, 2048, 256):
+        some = slice(start, start + 256)
+        take_in = stream.append if start or first == "append" else stream.prefill
+        take_in(key[:, :, some], value[:, :, some], groups[:, some])
+        assert stream.memory() < 1.4 * 2 * key.numel() * 4
