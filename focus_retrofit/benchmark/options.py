@@ -51,7 +51,10 @@ def parse_tokens(text: str, least: int = 1) -> int:
 def parse_lengths(lengths: str | Iterable[int]) -> list[int]:
     """'1K,4096' or numbers -> increasing numbers of tokens."""
     items = lengths.split(",") if isinstance(lengths, str) else lengths
-    found = sorted({parse_tokens(str(item), 2) for item in items})
+    try:
+        found = sorted({parse_tokens(str(item), 2) for item in items})
+    except FocusError as wrong:
+        raise FocusError(f"lengths: {wrong}") from None
     if not found:
         raise FocusError("no lengths were given; write for example 1K,4K")
     return found
