@@ -49,12 +49,16 @@ class Tiled:
     def __init__(self, ops: TileOps, q: Tensor, k: Tensor, v: Tensor, groups: Tensor, plan: Plan, problem: Problem):
         self.ops, self.groups, self.plan, self.problem = ops, groups, plan, problem
         self.distant_only = False
-        self.buckets_first = plan.causal and plan.disjoint
         self.query_size, self.value_size = q.shape[-1], v.shape[-1]
         self.size = max(q.shape[-1], v.shape[-1])  # the primitive wants one head size
         self.q, self.k, self.v = (_pad(x, self.size) for x in (q, k, v))
         self.length = q.shape[1]
         self.high = torch.float64 if q.dtype == torch.float64 else torch.float32
+
+    @property
+    def buckets_first(self) -> bool:
+        """Does every row but the sinks' own stand in one bucket, so that these can be written and the band merged?"""
+        return self.plan.causal and self.plan.disjoint
 
     def _pick(self, name: str, x: Tensor, index: Tensor | slice) -> Tensor:
         """[H, n, D] -> the rows of a part: a view, or a copy in a buffer."""
@@ -63,8 +67,8 @@ class Tiled:
         return take(x, index, scratch.room(name, (x.shape[0], index.numel(), x.shape[2]), x))
 
     def parts(self) -> Iterator[Part]:
-        """What reaches every row comes first, and is written where the rest is merged: the band, or else buckets that
-        no two rows share."""
+        """What reaches every row comes first, and is written where the rest is merged. Each part is to be used before
+        the next is asked for: they share their working memory."""
         if not self.distant_only and not self.buckets_first:
             yield from self._band()
         if not self.plan.causal and self.length > self.problem.window + 1:

@@ -225,7 +225,8 @@ def bucket_marks(groups: Tensor, problem: Problem, dtype: torch.dtype) -> tuple[
 
 
 def without_buckets(tile: Tile, row: int, key: int, marks: tuple[Tensor, Tensor], first: bool) -> Tile:
-    """A tile of the band, its rows and keys counted from `row` and `key`, less the pairs that are in buckets."""
+    """A tile of the band, its rows and keys counted from `row` and `key`, less the pairs that are in buckets; its mask
+    lasts until the next one is made."""
     queries, keys = tile.rows(marks[0][None, row:])[:, 0], tile.columns(marks[1][None, key:])[:, 0]
     mask = tile.mask
     if mask is None:  # a causal square: its window holds every key

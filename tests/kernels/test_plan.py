@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from focus_kernels.backends.cpu import block_rows
 from focus_kernels.draw import cells, main
 from focus_kernels.layout import sequences, token_documents, token_positions
 from focus_kernels.plan import make_plan, split_by_group, visible_pairs
 from focus_kernels.problem import Problem
 from focus_kernels.reference import visible
+from focus_kernels.tiling import folded_small
 
 from .cases import random_groups
 
@@ -66,3 +69,16 @@ def test_positions_count_real_tokens_of_a_document() -> None:
 def test_pictures(tmp_path: Path) -> None:
     assert main([str(tmp_path)]) == 0
     assert len(list(tmp_path.glob("*.png"))) == 4
+
+
+@pytest.mark.parametrize("sharing", range(1, 65))
+def test_folded_heads_fill_whole_blocks_of_one_size(sharing):
+    """However full a tile is: or its rows' last bits would depend on how many follow them."""
+    grain, blocks = folded_small(sharing), set()
+    for wanted in range(1, grain.rows + 1):
+        rows = grain.padded(wanted, 4096)
+        if grain.fold and block_rows(sharing * rows) > block_rows(rows):
+            rows *= sharing
+        assert rows % block_rows(rows) == 0
+        blocks.add(block_rows(rows))
+    assert len(blocks) == 1
