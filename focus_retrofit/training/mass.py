@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 if TYPE_CHECKING:
     from ..attention import Seen
@@ -22,8 +23,8 @@ Weighed = Iterator[tuple[slice, Tensor]]  # queries, and the weights of their pa
 
 
 def attention_logits(seen: Seen, window: int, sinks: int) -> Iterator[tuple[slice, Tensor, Tensor]]:
-    """(queries, full attention's logits [B, Hkv, G, R, T] and one more key where the model has a sink logit, which
-    pairs groups decide on [B, R, T]). What is not to be seen at all is very low."""
+    """(queries, full attention's logits [B, Hkv, G, R, S] and one more key where the model has a sink logit, which
+    pairs groups decide on [B, R, S]): of the S keys up to the last query. What is not to be seen at all is very low."""
     query, key, layout, options = seen.query, seen.key, seen.routed.layout, seen.options
     batch, _, tokens, size = query.shape
     positions, high = layout.positions(), torch.promote_types(query.dtype, torch.float32)
@@ -31,25 +32,26 @@ def attention_logits(seen: Seen, window: int, sinks: int) -> Iterator[tuple[slic
     grouped = query.reshape(batch, key.shape[1], -1, tokens, size)  # [B, Hkv, G, T, D]
     for start in range(0, tokens, ROWS):
         some = slice(start, min(start + ROWS, tokens))
-        scores = (grouped[:, :, :, some].to(high) @ key[:, :, None].to(high).mT) * options["scale"]
+        past = slice(0, some.stop)
+        scores = (grouped[:, :, :, some].to(high) @ key[:, :, None, past].to(high).mT) * options["scale"]
         if options["softcap"] is not None:
             scores = options["softcap"] * torch.tanh(scores / options["softcap"])
-        distance = positions[:, some, None] - positions[:, None, :]
+        distance = positions[:, some, None] - positions[:, None, past]
         hidden = distance < 0
         if documents is not None:
-            hidden |= (documents[:, some, None] != documents[:, None, :]) | (documents < 0)[:, None, :]
+            hidden |= (documents[:, some, None] != documents[:, None, past]) | (documents < 0)[:, None, past]
         scores = scores.masked_fill(hidden[:, None, None], LOW)
         if options["sink_logits"] is not None:
             extra = options["sink_logits"].to(high).reshape(1, key.shape[1], -1, 1, 1)
             scores = torch.cat([scores, extra.expand(*scores.shape[:-1], 1)], -1)
-        yield some, scores, (distance > window) & ~hidden & (positions >= sinks)[:, None, :]
+        yield some, scores, (distance > window) & ~hidden & (positions >= sinks)[:, None, past]
 
 
 @torch.no_grad()
 def masses(seen: Seen, window: int, sinks: int) -> Weighed:
     """Pairs by their attention weight, summed over heads; 0 where groups have no say."""
     for some, logits, decided in attention_logits(seen, window, sinks):
-        yield some, _over_heads(logits.softmax(-1)[..., : decided.shape[-1]], seen) * decided
+        yield some, _over_heads(logits.softmax(-1)[..., : some.stop], decided, seen)
 
 
 @torch.no_grad()
@@ -58,8 +60,8 @@ def sensitivities(seen: Seen, out: Tensor, grad: Tensor, window: int, sinks: int
     removes. out and grad [B, T, Hq, Dv] are the layer's output, of full attention, and its gradient."""
     pull = _Pull(seen, out, grad)
     for some, logits, decided in attention_logits(seen, window, sinks):
-        felt = logits.softmax(-1)[..., : decided.shape[-1]] * pull(some)
-        yield some, _over_heads(felt.square_(), seen) * decided
+        felt = logits.softmax(-1)[..., : some.stop] * pull(some)
+        yield some, _over_heads(felt.square_(), decided, seen)
 
 
 @torch.no_grad()
@@ -70,26 +72,26 @@ def gains(seen: Seen, out: Tensor, grad: Tensor, window: int, sinks: int, match:
     pull, groups = _Pull(seen, out, grad), seen.routed.groups
     keys = groups if match == "share" else groups[..., :1]  # [B, T, k]
     for some, logits, decided in attention_logits(seen, window, sinks):
-        matching = (groups[:, some, None, :, None] == keys[:, None, :, None, :]).any(-1).any(-1)  # [B, R, T]
+        matching = (groups[:, some, None, :, None] == keys[:, None, : some.stop, None, :]).any(-1).any(-1)  # [B, R, S]
         apart = (decided & ~matching)[:, None, None]
         full = logits.softmax(-1)
-        weights = full[..., : decided.shape[-1]]
+        weights = full[..., : some.stop]
         beside = weights * apart
-        served = (weights - beside).sum(-1, keepdim=True) + full[..., decided.shape[-1] :].sum(-1, keepdim=True)
+        served = (weights - beside).sum(-1, keepdim=True) + full[..., some.stop :].sum(-1, keepdim=True)
         gained = (weights / (served + beside).clamp_min(1e-30)).mul_(pull(some))
-        yield some, -_over_heads(gained, seen) * decided
+        yield some, -_over_heads(gained, decided, seen)
 
 
-def _over_heads(weights: Tensor, seen: Seen) -> Tensor:
-    """[B, Hkv, G, R, T] -> [B, R, T], the sum over all heads, wherever they are."""
-    found = weights.sum((1, 2))
+def _over_heads(weights: Tensor, decided: Tensor, seen: Seen) -> Tensor:
+    """[B, Hkv, G, R, S] -> [B, R, T], the sum over all heads, wherever they are; 0 where groups do not decide."""
+    found = weights.sum((1, 2)) * decided
     if seen.spread is not None:
         torch.distributed.all_reduce(found, group=seen.spread)
-    return found
+    return F.pad(found, (0, seen.key.shape[2] - found.shape[2]))
 
 
 class _Pull:
-    """What the loss feels of more weight on a pair: dO.(v_j - o_i), for some rows [B, Hkv, G, R, T]."""
+    """What the loss feels of more weight on a pair: dO.(v_j - o_i), for some rows [B, Hkv, G, R, S]."""
 
     def __init__(self, seen: Seen, out: Tensor, grad: Tensor):
         batch, tokens, heads, size = out.shape
@@ -99,7 +101,7 @@ class _Pull:
         self.delta = (grad.float() * out.float()).sum(-1).transpose(1, 2).reshape(*shape, 1)
 
     def __call__(self, some: slice) -> Tensor:
-        return self.slope[:, :, :, some] @ self.value.mT - self.delta[:, :, :, some]
+        return self.slope[:, :, :, some] @ self.value[..., : some.stop, :].mT - self.delta[:, :, :, some]
 
 
 def lost_mass(soft: Tensor, parts: Weighed) -> Tensor:

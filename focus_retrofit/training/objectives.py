@@ -106,6 +106,8 @@ def shifted(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """[B, T, V] and [B, T] -> [N, V] in fp32 and [N]: the predictions that count, and the tokens they are of."""
     targets = labels[:, 1:].to(logits.device)
     known = targets != IGNORED
+    if bool(known.all()):  # a selection would copy a vocabulary for each token
+        return logits[:, :-1].flatten(0, 1).float(), targets.flatten()
     return logits[:, :-1][known].float(), targets[known]
 
 
