@@ -9,17 +9,18 @@ from torch import Tensor
 
 
 def fit_potentials(scores: Tensor, start: Tensor, rounds: int = 200, tolerance: float = 1e-3) -> Tensor:
-    """scores [N, K] -> b [K], so that softmax(scores + b) gives every group the same share of the tokens.
+    """scores [..., N, K] -> b [..., K], so that softmax(scores + b) gives every group the same share of the tokens.
 
     Sinkhorn's column scaling to convergence: of these K numbers only, so that a token's assignment is its own.
     """
-    potentials, count = start.clone(), scores.shape[1]
-    for _ in range(rounds if scores.shape[0] else 0):
-        shares = torch.softmax(scores + potentials, -1).mean(0)
+    potentials, count = start.clone(), scores.shape[-1]
+    columns = scores.mT.contiguous()  # [..., K, N]: a softmax over few groups is fast only across tokens
+    for _ in range(rounds if scores.shape[-2] else 0):
+        shares = torch.softmax(columns + potentials[..., None], -2).mean(-1)
         potentials = potentials - shares.clamp_min(1e-12).log() - math.log(count)
         if float((shares * count - 1).abs().max()) < tolerance:
             break
-    return potentials - potentials.mean()
+    return potentials - potentials.mean(-1, keepdim=True)
 
 
 def from_all_ranks(scores: Tensor) -> Tensor:

@@ -36,8 +36,7 @@ class Router(Adjunct):
         self.fitting, self.fitted = False, 0  # whether potentials are being fitted, and on how many batches they were
         self.batch: Tensor | None = None  # potentials of the batch that is being trained on, [K]
         self.learning = False
-        projection = torch.randn(hidden_size, config.group_dim, generator=generator) * hidden_size**-0.5
-        centroids = torch.randn(config.num_groups, config.group_dim, generator=generator) * config.group_dim**-0.5
+        projection, centroids = draw(hidden_size, config, generator)
         self.projection = nn.Parameter(projection)  # [d, d_g]
         self.centroids = nn.Parameter(centroids)  # [K, d_g]
         self.register_buffer("potentials", torch.zeros(config.num_groups))
@@ -131,6 +130,13 @@ class Router(Adjunct):
         with _without_autocast(hidden.device.type):
             shift = hidden.to(self.temperature.device, torch.float32) @ self.temperature.float()
         return (1 + shift).clamp(config.temperature_min, config.temperature_max)
+
+
+def draw(hidden_size: int, config: FocusConfig, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
+    """A projection [d, d_g] and centroids [K, d_g] to begin with."""
+    projection = torch.randn(hidden_size, config.group_dim, generator=generator) * hidden_size**-0.5
+    centroids = torch.randn(config.num_groups, config.group_dim, generator=generator) * config.group_dim**-0.5
+    return projection, centroids
 
 
 def _without_autocast(device: str) -> AbstractContextManager[object]:

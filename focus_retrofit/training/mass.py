@@ -118,17 +118,6 @@ def lost_mass(soft: Tensor, parts: Weighed) -> Tensor:
         kept, total = kept + (read * now[:, some]).sum((1, 2)), total + weight.abs().sum((1, 2))
         slope[:, some] += read
         slope += weight.mT @ now[:, some]
-    return _lost(soft, slope, kept, total.clamp_min(1e-20))
-
-
-def lost_of(soft: Tensor, both: Tensor, unit: Tensor) -> Tensor:
-    """The same of whole matrices W + W' [B, T, T], as a share of a `unit` that texts have in common."""
-    now = soft.detach()
-    slope = (now.mT @ both).mT
-    return _lost(soft, slope, (slope * now).sum((1, 2)) / 2, unit)
-
-
-def _lost(soft: Tensor, slope: Tensor, kept: Tensor, total: Tensor) -> Tensor:
-    """1 - kept / total by value, (W + W') g by gradient."""
+    total = total.clamp_min(1e-20)
     through = (soft * slope).sum((1, 2)) / total
     return (1 - kept / total - (through - through.detach())).mean()

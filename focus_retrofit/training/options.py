@@ -53,14 +53,17 @@ class TrainConfig:
         "fit routers layer by layer to weights of pairs: 'gain' (what predictions win by a pair), "
         "'sensitivity' (of the loss to it), 'mass' (of attention), or 'none'",
     )
-    fit_windows: int = option(72, "windows of text to fit on")
-    fit_steps: int = option(800, "steps of the fit, for each layer")
-    fit_lr: float = option(2e-3, "learning rate of the fit")
+    fit_windows: int = option(120, "windows of text to fit on, all rounds together; each is read once a round at most")
+    fit_rounds: int = option(2, "times that routers are fitted, to text read with those of the round before ('gain')")
+    fit_steps: int = option(400, "steps of the fit, for each layer and round")
+    fit_lr: float = option(5e-3, "learning rate of the fit")
+    fit_decay: float = option(1.0, "weight decay of the fit, as AdamW's")
     fit_balance: float = option(0.3, "weight of 'balance' in the fit")
+    fit_starts: int = option(8, "routers that are fitted side by side in each layer, of which the best stays")
     objective: str = option(
         "lm-hard + 0.3*balance", "what the trainer minimises: a sum of 'lm', 'lm-hard', 'mass', 'distill', 'balance'"
     )
-    steps: int = option(130, "steps of the trainer; 0 leaves it out")
+    steps: int = option(80, "steps of the trainer; 0 leaves it out")
     lr: float = option(7e-4, "learning rate of routers")
     finetune_steps: int = option(0, "steps that train all weights afterwards (two-phase fine-tuning)")
     finetune_lr: float = option(2e-5, "learning rate of the base model's weights, wherever they train")
@@ -74,10 +77,19 @@ class TrainConfig:
     seed: int = option(0, "of everything drawn")
 
     def __post_init__(self) -> None:
-        for name in ("length", "batch_size", "accumulate", "fit_windows", "fit_steps", "save_every"):
+        for name in (
+            "length",
+            "batch_size",
+            "accumulate",
+            "fit_windows",
+            "fit_rounds",
+            "fit_steps",
+            "fit_starts",
+            "save_every",
+        ):
             if getattr(self, name) < 1:
                 raise FocusError(f"{name} is {getattr(self, name)}; it must be at least 1")
-        for name in ("steps", "finetune_steps", "eval_every", "patience", "fit_balance"):
+        for name in ("steps", "finetune_steps", "eval_every", "patience", "fit_balance", "fit_decay"):
             if getattr(self, name) < 0:
                 raise FocusError(f"{name} is {getattr(self, name)}; it must not be negative")
         for name in ("lr", "fit_lr", "finetune_lr"):

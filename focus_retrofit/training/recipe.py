@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from ..positions import positions_of
 from .data import Windows, make_windows
 from .fit import fit_routers
 from .options import TrainConfig
+from .search import Search
 from .trainer import FocusTrainer
 from .warm import warm_start
 
@@ -135,7 +135,8 @@ def _first_process() -> bool:
 def _prepare(model: Any, windows: Any, config: TrainConfig) -> dict[str, Any]:
     """Warm start and fit, both on the first windows; the same on every process."""
     batches = [
-        {name: value[None] for name, value in example.items()} for example in _first(windows, config.fit_windows)
+        {name: value[None] for name, value in example.items()}
+        for example in _first(windows, config.fit_windows, config.fit_rounds)
     ]
     found: dict[str, Any] = {}
     if config.warm_start:
@@ -145,9 +146,8 @@ def _prepare(model: Any, windows: Any, config: TrainConfig) -> dict[str, Any]:
             model,
             batches,
             weights=config.fit,
-            steps=config.fit_steps,
-            lr=config.fit_lr,
-            balance=config.fit_balance,
+            rounds=config.fit_rounds,
+            how=Search(config.fit_steps, config.fit_lr, config.fit_decay, config.fit_balance, config.fit_starts),
             seed=config.seed,
         )
         found["lost"] = sum(lost.values()) / len(lost)
@@ -156,12 +156,13 @@ def _prepare(model: Any, windows: Any, config: TrainConfig) -> dict[str, Any]:
     return found
 
 
-def _first(windows: Any, count: int) -> Iterable[dict[str, torch.Tensor]]:
-    """Some windows, spread over the text where it can be read in any order."""
-    if isinstance(windows, Windows):
-        step = max(len(windows) / count, 1.0)
-        return [windows[int(n * step)] for n in range(min(count, len(windows)))]
-    return [example for _, example in zip(range(count), windows, strict=False)]
+def _first(windows: Any, count: int, rounds: int) -> list[dict[str, torch.Tensor]]:
+    """Some windows, spread over the text where it can be read in any order; a short text comes again, in each of
+    `rounds` once at most. A round takes each `rounds`-th of the list."""
+    if not isinstance(windows, Windows):
+        windows = [example for _, example in zip(range(count), windows, strict=False)]
+    total = min(count, rounds * len(windows))
+    return [windows[n * len(windows) // total] for n in range(total)]
 
 
 def _run(model: Any, windows: Any, held: Any, config: TrainConfig, folder: Path, finetune: bool) -> dict[str, Any]:

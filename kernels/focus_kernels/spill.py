@@ -27,13 +27,15 @@ class Mapped:
             self.pages.madvise(mmap.MADV_DONTNEED)
 
 
-def mapped(directory: str, shape: tuple[int, ...], dtype: torch.dtype) -> Mapped:
-    """An uninitialised tensor of this shape in a new file of a directory."""
+def mapped(directory: str, shape: tuple[int, ...], dtype: torch.dtype, what: str = "keys") -> Mapped:
+    """An uninitialised tensor of this shape in a new file of a directory; `what` names it where there is no room."""
     size = max(prod(shape) * dtype.itemsize, mmap.PAGESIZE)
     try:
         file = tempfile.TemporaryFile(prefix="focus-", dir=directory)  # noqa: SIM115
     except OSError as error:
-        raise FocusError(f"cannot spill keys to {directory}: {error.strerror}; give a directory to write to") from None
+        raise FocusError(
+            f"cannot spill {what} to {directory}: {error.strerror}; give a directory to write to"
+        ) from None
     with file:
         try:
             if hasattr(os, "posix_fallocate"):  # a full disk shows here, not as a crash when a page is written
@@ -42,8 +44,8 @@ def mapped(directory: str, shape: tuple[int, ...], dtype: torch.dtype) -> Mapped
                 file.truncate(size)
         except OSError as error:
             raise FocusError(
-                f"cannot spill {size / 1e9:.2f} GB of keys to {directory}: {error.strerror}; give a directory with "
-                "more room, or hold them as bfloat16"
+                f"cannot spill {size / 1e9:.2f} GB of {what} to {directory}: {error.strerror}; give a directory with "
+                "more room, or hold less (keys take half as bfloat16)"
             ) from None
         pages = mmap.mmap(file.fileno(), size)
     return Mapped(torch.frombuffer(pages, dtype=dtype, count=prod(shape)).view(shape), pages)

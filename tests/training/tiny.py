@@ -53,3 +53,9 @@ def leave():
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)
+
+
+def batches(count=6, size=2, **options):
+    """Windows in batches, as they go into a model."""
+    data = windows(**options)
+    return [{name: torch.stack([data[2 * n + i][name] for i in range(size)]) for name in data[0]} for n in range(count)]
