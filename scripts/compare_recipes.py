@@ -56,8 +56,8 @@ def main() -> None:
     record: dict[str, Any] = {
         "command": " ".join(["python", "scripts/compare_recipes.py", *sys.argv[1:]]),
         "what": f"SmolLM2-135M on the Python reference, hard, K = 4, k = 1, {len(held)} windows set aside from the "
-        f"training text; fits on {options.fit_windows} windows, {options.fit_steps} steps a round, the trainer for {STEPS} "
-        f"steps of one window; full attention {full:.3f}",
+        f"training text; fits on {options.fit_windows} windows, {options.fit_steps} steps a round, the trainer "
+        f"for {STEPS} steps of one window; full attention {full:.3f}",
         "rows": [],
     }
     if options.json and options.json.is_file():
