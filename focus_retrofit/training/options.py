@@ -53,7 +53,7 @@ class TrainConfig:
         "fit routers layer by layer to weights of pairs: 'gain' (what predictions win by a pair), "
         "'sensitivity' (of the loss to it), 'mass' (of attention), or 'none'",
     )
-    fit_windows: int = option(120, "windows of text to fit on, all rounds together; each is read once a round at most")
+    fit_windows: int = option(88, "windows of text to fit on, all rounds together; each is read once a round at most")
     fit_rounds: int = option(2, "times that routers are fitted, to text read with those of the round before ('gain')")
     fit_steps: int = option(400, "steps of the fit, for each layer and round")
     fit_lr: float = option(5e-3, "learning rate of the fit")
@@ -63,8 +63,8 @@ class TrainConfig:
     objective: str = option(
         "lm-hard + 0.3*balance", "what the trainer minimises: a sum of 'lm', 'lm-hard', 'mass', 'distill', 'balance'"
     )
-    steps: int = option(80, "steps of the trainer; 0 leaves it out")
-    lr: float = option(7e-4, "learning rate of routers")
+    steps: int = option(60, "steps of the trainer; 0 leaves it out")
+    lr: float = option(7e-4, "learning rate of routers; ten times it for learned temperatures")
     finetune_steps: int = option(0, "steps that train all weights afterwards (two-phase fine-tuning)")
     finetune_lr: float = option(2e-5, "learning rate of the base model's weights, wherever they train")
     frozen: bool = option(True, "leave the base model as it is; False trains all weights from the first step")

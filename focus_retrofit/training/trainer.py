@@ -23,6 +23,7 @@ from .health import group_health
 from .objectives import Objective
 
 STATE = "trainer_state.json"
+TEMPERATURE_RATE = 10  # of routers' learning rate: one number per layer, of which tenths matter
 
 
 class FocusTrainer(Trainer):
@@ -93,17 +94,18 @@ class FocusTrainer(Trainer):
             self.focus.mode, self.focus.watch = "hard", None
 
     def create_optimizer(self, *args: Any, **options: Any) -> Any:
-        """Two learning rates where `router_lr` is given; otherwise as the Trainer's."""
+        """As the Trainer's, with rates of their own for routers, where `router_lr` is given, and for temperatures."""
         optimizer = super().create_optimizer(*args, **options)
-        if self.router_lr is None:
-            return optimizer
-        routers = {id(p) for p in self.focus.parameters()}
-        for group in list(optimizer.param_groups):
-            mine = [p for p in group["params"] if id(p) in routers]
-            group["params"] = [p for p in group["params"] if id(p) not in routers]
-            if mine:
-                optimizer.add_param_group({**group, "params": mine, "lr": self.router_lr})
-        optimizer.param_groups = [group for group in optimizer.param_groups if group["params"]]
+        rate = self.args.learning_rate if self.router_lr is None else self.router_lr
+        single = {id(p) for p in self.focus.parameters() if p.dim() == 0}  # learned temperatures
+        rates = {id(p): rate * (TEMPERATURE_RATE if id(p) in single else 1) for p in self.focus.parameters()}
+        groups = []
+        for group in optimizer.param_groups:
+            own = [rates.get(id(p), group["lr"]) for p in group["params"]]
+            for lr in dict.fromkeys(own):
+                mine = [p for p, its in zip(group["params"], own, strict=True) if its == lr]
+                groups.append({**group, "params": mine, "lr": lr})
+        optimizer.param_groups = groups
         return optimizer
 
     def compute_loss(
