@@ -10,9 +10,10 @@ import torch
 from focus_kernels import FocusError
 from focus_retrofit import FocusConfig, load_adapter, retrofit
 from focus_retrofit.training import TrainConfig, train
+from focus_retrofit.training.recipe import _first
 from tests.matrix import BY_NAME
 
-from .tiny import CONFIG, LetterTokenizer, model, texts
+from .tiny import CONFIG, LetterTokenizer, model, texts, windows
 
 SMALL = {"length": 48, "fit_windows": 6, "fit_steps": 10, "steps": 4, "save_every": 2, "eval_every": 2, "lr": 1e-2}
 
@@ -125,3 +126,18 @@ def test_every_option_has_help():
     from dataclasses import fields
 
     assert all(field.metadata["help"] for kind in (TrainConfig, FocusConfig) for field in fields(kind))
+
+
+@pytest.mark.parametrize("count, rounds", [(5, 2), (20, 2), (40, 3), (1000, 3)])
+def test_windows_to_fit_on_are_spread_and_read_once_a_round_at_most(count, rounds):
+    data = windows()
+    picked = [example["input_ids"].tolist() for example in _first(data, count, rounds)]
+    known = [data[n]["input_ids"].tolist() for n in range(len(data))]
+    assert len(picked) == min(count, rounds * len(data))
+    assert len({tuple(x) for x in picked}) == min(count, len(data))
+    assert [known.index(x) for x in picked] == sorted(known.index(x) for x in picked)
+    for number in range(rounds):
+        part = [tuple(x) for x in picked[number::rounds]]
+        assert len(part) == len(set(part))
+    few = _first(iter([data[0], data[1], data[2]]), 2, 1)
+    assert [x["input_ids"].tolist() for x in few] == known[:2]

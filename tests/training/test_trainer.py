@@ -295,3 +295,19 @@ def test_changing_the_future_changes_no_past_logit_after_training(tmp_path):
     with torch.no_grad():
         a, b = (retrofitted(x, use_cache=False).logits[:, :30] for x in (ids, changed))
     assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("router_lr", [None, 0.5])
+def test_routers_temperatures_and_weights_have_rates_of_their_own(tmp_path, router_lr):
+    retrofitted = model()
+    if router_lr:
+        retrofitted.focus.unfreeze()
+    trainer = FocusTrainer(retrofitted, arguments(tmp_path), router_lr=router_lr, train_dataset=windows())
+    rates = {id(p): group["lr"] for group in trainer.create_optimizer().param_groups for p in group["params"]}
+    rate = router_lr or trainer.args.learning_rate
+    trained_ones = [p for p in retrofitted.parameters() if p.requires_grad]
+    routers = {id(p): p.dim() for p in retrofitted.focus.parameters()}
+    assert rates.keys() == {id(p) for p in trained_ones}
+    for p in trained_ones:
+        own = {None: trainer.args.learning_rate, 0: 10 * rate}.get(routers.get(id(p)), rate)
+        assert rates[id(p)] == pytest.approx(own)
