@@ -32,7 +32,7 @@ class Size:
     new_tokens: int
 
 
-WHOLE = Size(13, 300, 5, "full,window,random,focus,focus:2", 768, (1024, 4096, 16384), (1024, 4096), 40)
+WHOLE = Size(13, 200, 5, "full,window,random,focus,focus:2", 768, (1024, 4096, 16384), (1024, 4096), 40)
 FAST = Size(2, 60, 2, "full,window,focus", 320, (1024, 4096), (1024,), 16)
 
 
@@ -109,7 +109,12 @@ class Quickstart:
 
         size = self.size
         config = TrainConfig(
-            length=TOKENS, documents="joined", fit_windows=size.fit_windows, fit_steps=size.fit_steps, steps=0
+            length=TOKENS,
+            documents="joined",
+            fit_windows=size.fit_windows,
+            fit_steps=size.fit_steps,
+            fit_starts=4,
+            steps=0,
         )
         found = train(self.model, self.tokenizer, self.training, self.output / "training", config=config)
         self.model.eval()
