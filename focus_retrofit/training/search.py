@@ -92,8 +92,7 @@ class _Routers:
 
     def unevenness(self, scores: Tensor) -> Tensor:
         """As `Router.unevenness`, of each router [R]."""
-        shares = self.kept_logits(scores).softmax(1).mean(-1)
-        return self.config.num_groups * shares.square().sum(-1) - 1
+        return _unevenness(self.kept_logits(scores))
 
     def choose(self, router: Router, texts: list[Text], unit: Tensor, how: Search) -> float:
         """Put the best of them, hard groups and saved potentials, in place of the router."""
@@ -107,7 +106,7 @@ class _Routers:
             logits = self.kept_logits(scores) * 1e4  # as good as hard
             kept = kept + _kept(logits, weights, self.config, 0.0)
             value = value + _kept(logits, weights, self.config, how.next_choice)
-            value = value - how.balance * unit * (self.config.num_groups * _shares(logits).square().sum(-1) - 1)
+            value = value - how.balance * unit * _unevenness(logits)
         best = int(value.argmax())
         router.projection.copy_(self.parameters[0][best])
         router.centroids.copy_(self.parameters[1][best])
@@ -117,9 +116,9 @@ class _Routers:
         return 1 - float(kept[best] / (len(texts) * unit))
 
 
-def _shares(logits: Tensor) -> Tensor:
-    """[R, K, T] -> [R, K]"""
-    return logits.softmax(1).mean(-1)
+def _unevenness(logits: Tensor) -> Tensor:
+    """[R, K, T] -> [R]"""
+    return logits.shape[1] * logits.softmax(1).mean(-1).square().sum(-1) - 1
 
 
 def _kept(logits: Tensor, weights: Tensor, config: FocusConfig, next_choice: float) -> Tensor:
