@@ -70,12 +70,13 @@ def static_cache(model: PreTrainedModel, filled: DynamicCache) -> StaticCache | 
     if len(layers) < len(filled.layers):
         return None
     cache = StaticCache(config=model.config, max_cache_len=layers[0].room)
-    for own, layer in zip(cache.layers, layers, strict=True):
+    owns: list[Any] = cache.layers  # attributes whose types differ between releases of transformers
+    for own, layer in zip(owns, layers, strict=True):
         if type(own) is not StaticLayer:
             return None
         own.dtype, own.device, own.is_initialized = layer.keys.dtype, layer.keys.device, True
         own.keys, own.values = layer.keys, layer.values
-        own.cumulative_length = torch.tensor(layer.length, device=layer.keys.device)  # type: ignore[assignment]
+        own.cumulative_length = torch.tensor(layer.length, device=layer.keys.device)
     return cache
 
 
