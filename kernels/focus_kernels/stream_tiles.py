@@ -10,10 +10,11 @@ from .near import attend_near, with_factor
 from .plan import Bucket, split_by_group
 from .pool import Span
 from .problem import Problem
+from .scratch import scratch
 from .stream import KeyBuckets
 from .tiled import merge_rows_
 from .tiles import TileOps, attend, take
-from .tiling import Cut, cut, rectangle, stair_tiles
+from .tiling import Cut, cut, stair_tiles, whole_tiles
 
 
 def attend_row(
@@ -37,7 +38,12 @@ def attend_row(
     for batch in [lists] if problem.probes_one else [[one] for one in lists]:
         if batch:
             _attend_buckets(ops, far, keys, values, stream, batch, history, scale, tokens, lse, problem)
+    scratch.trim()
     return out, lse
+
+
+def _pick(name: str, x: Tensor, index: Tensor) -> Tensor:
+    return take(x, index, scratch.room(name, (x.shape[0], index.numel(), x.shape[2]), x))
 
 
 def _lists(stream: KeyBuckets, number: int, groups: Tensor, problem: Problem) -> list[tuple[Bucket, Span]]:
@@ -75,28 +81,30 @@ def _attend_buckets(
     cuts: list[Cut] = []
     row_offset = key_offset = 0
     share, sharing = problem.top_k / problem.num_groups, q.shape[0] // keys.shape[0]
+    expected = q.shape[1] * share
     for bucket, _ in batch:
         place = (row_offset, key_offset, history, sharing)
         cuts.append(cut(bucket, bucket.rows, q.shape[1], share, False, *place))
         row_offset, key_offset = cuts[-1].row_end, key_offset + bucket.keys.numel()
     index = torch.cat([c.padded(c.bucket.rows) for c in cuts]) - history
-    picked = take(q, index)
-    tokens = out.new_empty(picked.shape[1], *out.shape[1:])
-    more, more_lse = tokens.transpose(0, 1), lse.new_empty(picked.shape[:2])
+    picked = _pick("q", q, index)
+    tokens = scratch.room("more", (picked.shape[1], *out.shape[1:]), out)
+    more, more_lse = tokens.transpose(0, 1), scratch.room("more_lse", tuple(picked.shape[:2]), lse)
     past = [
-        rectangle(p, c, span.start, span.used, first=True)
+        tile
         for c, (_, span) in zip(cuts, batch, strict=True)
         if span.used
-        for p in c.pieces
+        for tile in whole_tiles(c, span.start, span.used, expected, sharing)
     ]
     attend(ops, past, picked, stream.pool.key, stream.pool.value, scale, more, more_lse)
     if any(int(bucket.reach[-1]) for bucket, _ in batch):
         for c, (_, span) in zip(cuts, batch, strict=True):
             if not span.used:
                 more[:, c.row_offset : c.row_end], more_lse[:, c.row_offset : c.row_end] = 0, float("-inf")
-        near, near_lse = torch.empty_like(more), torch.empty_like(more_lse)
+        near = scratch.room("near", tuple(tokens.shape), out).transpose(0, 1)
+        near_lse = scratch.room("near_lse", tuple(more_lse.shape), lse)
         recent = torch.cat([bucket.keys for bucket, _ in batch])
-        tiles = stair_tiles(cuts, problem.top_k, q.dtype)
-        attend(ops, tiles, picked, take(keys, recent), take(values, recent), scale, near, near_lse)
+        tiles = stair_tiles(cuts, expected, problem.top_k, q.dtype)
+        attend(ops, tiles, picked, _pick("k", keys, recent), _pick("v", values, recent), scale, near, near_lse)
         merge_(more, more_lse, near, near_lse)
     merge_rows_(out, lse, index, [(c.row_offset, c.bucket.rows - history) for c in cuts], tokens, more_lse)

@@ -131,7 +131,7 @@ class Tiled:
         if self.plan.causal:
             tiles = causal_tiles(cuts)
         else:
-            tiles = stair_tiles(cuts, problem.top_k, self.q.dtype)
+            tiles = stair_tiles(cuts, self.length * share, problem.top_k, self.q.dtype)
         sides = None
         if batch[0].below:
             scale = problem.logit_scale(distant=True)[0]

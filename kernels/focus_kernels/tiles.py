@@ -32,6 +32,7 @@ class TileOps(Protocol):
         causal: bool = False,
         mask: Tensor | None = None,
         fold: bool = False,
+        block: int = 0,
     ) -> tuple[Tensor, Tensor]: ...
 
     def backward(
@@ -66,6 +67,7 @@ class Tile:
     first: bool = False  # the first tile to reach its rows: written, not merged
     row_step: int = 0
     fold: bool = False  # whatever follows, always of this many rows: heads that share keys may be folded into rows
+    block: int = 0  # they are folded, and rows padded to whole blocks of this many: then any number may follow
 
     def rows(self, x: Tensor) -> Tensor:
         """[H, L, ...] -> [count, H, size, ...], a view."""
@@ -119,7 +121,9 @@ def attend(
 
     for tile in tiles if k.dtype == q.dtype else narrowed(tiles):
         some = (tile.rows(q), tile.columns(k).to(q.dtype), tile.columns(v).to(q.dtype))
-        more, more_lse = ops.forward(*some, scale=scale, causal=tile.causal, mask=tile.mask, fold=tile.fold)
+        more, more_lse = ops.forward(
+            *some, scale=scale, causal=tile.causal, mask=tile.mask, fold=tile.fold, block=tile.block
+        )
         if more.shape[-1] != out.shape[-1]:
             more = more[..., : out.shape[-1]]
         if tile.first:

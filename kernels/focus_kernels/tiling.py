@@ -22,12 +22,15 @@ BAND_ROWS = 4096  # rows of the band, or against the sinks, handled at once: bou
 STAIR_BLOCKS = 8  # masked tiles handled at once: bounds the memory of their masks
 
 
+LEAST = {256: 768, 64: 192, 32: 0}  # rows that a call of aten's has at least, for blocks of so many
+
+
 @dataclass(frozen=True)
 class Grain:
     """Rows of a tile and of its masked parts (sub), and the units a part-filled tile is padded to.
 
-    aten blocks queries by 256 rows from 768 on, by 64 from 192 on, else by 32: each grain stays within one class, so
-    that every matrix product in it has the same number of rows however full the tile is.
+    aten handles blocks of 256, 64 or 32 rows, by how many there are: each grain stays within one class, so that every
+    matrix product in it has the same number of rows however full the tile is.
     """
 
     rows: int
@@ -128,6 +131,16 @@ def rectangle(piece: Piece, c: Cut, key_start: int, width: int, first: bool = Fa
     return Tile(piece.offset, rows, key_start, width, first=first, fold=piece.grain.fold)
 
 
+def whole_tiles(c: Cut, key_start: int, width: int, expected: float, sharing: int) -> Iterator[Tile]:
+    """All rows of a list against whole keys, about `expected` of them, each for `sharing` heads that share keys."""
+    block = next(block for block, least in LEAST.items() if expected * sharing >= 1.3 * least)
+    below = min((least for least in LEAST.values() if least > LEAST[block]), default=1 << 20)
+    most, total = max((below - 1) // block * block // sharing, 1), sum(piece.count for piece in c.pieces)
+    for start in range(0, total, most):
+        size = min(most, total - start)
+        yield Tile(c.row_offset + start, size, key_start, width, first=True, block=block)
+
+
 def causal_tiles(cuts: list[Cut]) -> Iterator[Tile]:
     """Buckets whose rows are their keys: a causal square per tile (neighbours in one call), whole rectangles before."""
     pieces = [piece for c in cuts for piece in c.pieces]
@@ -143,9 +156,9 @@ def causal_tiles(cuts: list[Cut]) -> Iterator[Tile]:
                 yield rectangle(piece, c, c.key_offset, piece.start)
 
 
-def stair_tiles(cuts: list[Cut], top_k: int, dtype: torch.dtype) -> Iterator[Tile]:
+def stair_tiles(cuts: list[Cut], expected: float, top_k: int, dtype: torch.dtype) -> Iterator[Tile]:
     """Rows that see the first `reach` keys of their bucket: masked tiles for the few keys beyond the reach of a part's
-    first row, rectangles for all before."""
+    first row, rectangles for all before. A bucket has about `expected` rows."""
     subs = [(piece.offset + s, piece.grain.sub) for c in cuts for piece in c.pieces for s in _parts(piece)]
     # of every row of the buffer, counted in keys of the buffer
     reach = torch.cat([c.padded(c.bucket.reach) + c.key_offset for c in cuts])
@@ -155,7 +168,7 @@ def stair_tiles(cuts: list[Cut], top_k: int, dtype: torch.dtype) -> Iterator[Til
 
     for first, count in _equal_neighbours(subs, STAIR_BLOCKS):
         start, rows = subs[first]
-        width = -(-(rows // top_k + 48) // 64) * 64
+        width = -(-int(min(rows, expected) // top_k + 48) // 64) * 64
         begin = base[first : first + count]
         beyond = reach[start : start + count * rows].view(count, rows) - begin[:, None]
         table = _stair_masks(width, dtype, reach.device)

@@ -9,13 +9,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from focus_kernels.backends.cpu import block_rows
+from focus_kernels.backends.cpu import AtenTiles, block_rows
 from focus_kernels.draw import cells, main
 from focus_kernels.layout import sequences, token_documents, token_positions
-from focus_kernels.plan import make_plan, split_by_group, visible_pairs
+from focus_kernels.plan import Bucket, make_plan, split_by_group, visible_pairs
 from focus_kernels.problem import Problem
 from focus_kernels.reference import visible
-from focus_kernels.tiling import folded_small
+from focus_kernels.tiling import LEAST, cut, folded_small, whole_tiles
 
 from .cases import random_groups
 
@@ -82,3 +82,32 @@ def test_folded_heads_fill_whole_blocks_of_one_size(sharing):
         assert rows % block_rows(rows) == 0
         blocks.add(block_rows(rows))
     assert len(blocks) == 1
+
+
+@given(sharing=st.integers(1, 64), expected=st.integers(1, 3000), rows=st.integers(1, 4000))
+def test_whole_tiles_hold_every_row_once_in_blocks_of_one_size(sharing, expected, rows):
+    """Whatever follows: the size of blocks is told from what was expected, not from what came."""
+    listed = torch.arange(rows)
+    c = cut(Bucket(listed, listed, listed), listed, rows, 0.5, False, 7, 0, sharing=sharing)
+    tiles = list(whole_tiles(c, 3, 99, expected, sharing))
+    assert [t.start for t in tiles] == [7 + sum(t.size for t in tiles[:n]) for n in range(len(tiles))]
+    assert sum(t.size for t in tiles) == rows
+    for tile in tiles:
+        block = tile.block
+        padded = max(-(-tile.size * sharing // block) * block, LEAST[block])
+        assert block_rows(padded) == block
+    assert len({tile.block for tile in tiles}) == 1
+
+
+@pytest.mark.parametrize("block", LEAST)
+@pytest.mark.parametrize("sharing", [1, 3])
+def test_rows_in_blocks_do_not_depend_on_how_many_follow(sharing, block):
+    torch.manual_seed(0)
+    q, k, v = torch.randn(1, 2 * sharing, 60, 16), torch.randn(1, 2, 300, 16), torch.randn(1, 2, 300, 16)
+    out, lse = AtenTiles.forward(q, k, v, scale=0.25, block=block)
+    plain, plain_lse = AtenTiles.forward(q, k, v, scale=0.25)
+    torch.testing.assert_close(out, plain)
+    torch.testing.assert_close(lse, plain_lse)
+    for rows in (1, 2, 31, 59):
+        fewer, fewer_lse = AtenTiles.forward(q[:, :, :rows], k, v, scale=0.25, block=block)
+        assert torch.equal(fewer, out[:, :, :rows]) and torch.equal(fewer_lse, lse[:, :, :rows])

@@ -44,6 +44,7 @@ class EagerTiles:
         causal: bool = False,
         mask: Tensor | None = None,
         fold: bool = False,
+        block: int = 0,
     ) -> tuple[Tensor, Tensor]:
         q, k, v = _high(q), _high(k), _high(v)
         logits, _ = self._logits(q, k, scale, causal, mask)

@@ -78,9 +78,13 @@ class TileRunner:
         """The last chunk's queries [B, Hq, c, D] -> out [B, Hq, c, D] in fp32 (fp64 stays) and lse [B, Hq, c]; they
         look into groups [B, c, k], by default their own."""
         high = torch.float64 if query.dtype == torch.float64 else torch.float32
+        ops = self.make_ops(problem.softcap)
+        first = stream.rows[0]
+        if len(stream.rows) == 1 and first.chunk and first.places is None:  # no copy into a batch is needed
+            part, part_lse = attend_row(ops, _rows(query[0]), stream.query_groups(0, groups), stream, 0, problem)
+            return part[None], part_lse[None]
         out = torch.zeros_like(query, dtype=high)
         lse = query.new_full(query.shape[:3], float("-inf"), dtype=high)
-        ops = self.make_ops(problem.softcap)
         for number, row in enumerate(stream.rows):
             if not row.chunk:
                 continue
