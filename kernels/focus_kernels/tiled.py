@@ -28,7 +28,7 @@ from .tiling import (
     without_buckets,
 )
 
-BATCH_BYTES = 4 << 20  # queries gathered at once, at least; a longer sequence gathers one bucket, or an eighth of it
+BATCH_BYTES = 1 << 19  # queries gathered at once, at least; a longer sequence gathers one bucket, or an eighth of it
 
 
 @dataclass(frozen=True)

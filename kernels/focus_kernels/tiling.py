@@ -18,7 +18,7 @@ from .problem import Problem
 from .scratch import lasting, scratch
 from .tiles import Tile
 
-BAND_ROWS = 4096  # rows of the band, or against the sinks, handled at once: bounds the memory of copies and results
+BAND_ROWS = 2048  # rows of the band, or against the sinks, handled at once: bounds the memory of copies and results
 STAIR_BLOCKS = 8  # masked tiles handled at once: bounds the memory of their masks
 
 
@@ -260,11 +260,11 @@ def band_tiles(
         yield history, history, Tile(0, rows, 0, rows, causal=True, first=True)
         if history:
             yield history, 0, Tile(0, rows, 0, history)
-    rows = 64 if window <= 256 else 256
+    rows, most = 64 if window <= 256 else 256, min(max(length // 4, BAND_ROWS // 2), BAND_ROWS)
     start = max(head, history)
     mask = _band_mask(min(rows, max(length - start, 0)), window, dtype, device)
     while start < length:
-        count = min((length - start) // rows, max(BAND_ROWS // rows, 1))
+        count = min((length - start) // rows, max(most // rows, 1))
         size = rows if count else length - start
         count = max(count, 1)
         part = mask[None, None, :size, : window + size]
