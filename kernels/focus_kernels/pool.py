@@ -16,6 +16,7 @@ Name = tuple[int, ...]
 PAGE = 256  # rows of a page of FlashAttention-2
 SLACK = 16  # a list that moves gets a sixteenth of its length to spare
 LEAST = 16  # rows to spare at least
+FORESIGHT = 16  # a list's share of a text so many times as long can be told from what is there; of a longer one, later
 
 
 @dataclass(slots=True)
@@ -40,7 +41,8 @@ class Pool:
     """Lists under any hashable name, [H, rows, D]; every start is a multiple of `align` (pages, on CUDA).
 
     A list that outgrows its room moves the pool: each list then gets a part of its length to spare or, where it is
-    known how long all of them are going to be, room for its share of that.
+    known how long all of them are going to be, room for its share of that: to move a pool that is nearly full takes
+    twice its memory.
     """
 
     def __init__(self, example: Tensor, align: int, dtype: torch.dtype | None = None, directory: str | None = None):
@@ -90,11 +92,11 @@ class Pool:
     def rebuild(self, sources: dict[Name, Name], more: dict[Name, int] | None = None) -> None:
         """Lay the pool out anew: each new list is a copy of the old one given for it, with room for `more` rows."""
         spans: dict[Name, Span] = {}
-        start = 0
+        start, grown = 0, self.growth if self.growth <= FORESIGHT else self.growth**0.5
         for name in sorted(sources):  # an order that keeps a row's lists together, and starts increasing
             used = self.spans[sources[name]].used
             needed = used + (more or {}).get(name, 0)
-            more_to_come = max(needed // SLACK, LEAST, int(needed * (self.growth - 1)))
+            more_to_come = max(int(needed * (grown * (1 + 1 / SLACK) - 1)), LEAST)
             room = -(-(needed + more_to_come) // self.align) * self.align
             spans[name] = Span(start, used, room)
             start += room

@@ -125,7 +125,7 @@ class KeyBuckets:
         key, value, bad = contain.clean(key, value)
         key, value = self._admit(key, value, groups, padding_mask)
         self._evict()
-        self._foresee(key.shape[2])
+        self._foresee(max(self.lengths) + key.shape[2] - self.window)
         self.chunk = None
         moves: list[Move] = []
         stay: list[tuple[Tensor, Tensor]] = []
@@ -295,14 +295,13 @@ class KeyBuckets:
             if gone > 0:
                 moves += self._leaving(number, gone)
                 row.move(row.start + gone, row.count - gone)
-        self._foresee(0)
+        self._foresee(max(row.first for row in self.rows))
         self.pool.gather(moves)
 
-    def _foresee(self, coming: int) -> None:
-        """How many times longer buckets are going to be than with the next `coming` tokens in them; while there are no
-        tokens, that cannot be told."""
-        tokens = max(self.lengths) + coming
-        self.pool.growth = max(self.expected / tokens, 1.0) if tokens else 1.0
+    def _foresee(self, filed: int) -> None:
+        """How many times longer buckets are going to be than with this many tokens in them; of none, that cannot be
+        told."""
+        self.pool.growth = max(self.expected / filed, 1.0) if filed > 0 else 1.0
 
     def _add_recent(self, number: int, key: Tensor, value: Tensor) -> None:
         """New tokens [H, n, D] at the end of a row's recent ones, which must have room."""
