@@ -421,7 +421,7 @@ def test_the_kernels_own_results_are_predicted() -> None:
     found = check_bench(rows, fit_to=16384)
     assert not found.skipped
     assert {row.tokens for row in found.predictions if not row.fitted} == {32768, 65536, 131072, 262144, M1}
-    assert found.worst < 1.4  # short decoding steps are the noisiest of what is fitted on
+    assert found.worst < 1.3
     caches = [(row.memory, row.memory_predicted) for row in found.predictions if row.part == "decode"]
     assert len(caches) == 3 and all(said == pytest.approx(held, rel=0.05) for held, said in caches)
     others = [row for name in ("k4-k2", "k16-k2") for row in read_rows(results / f"{name}.json")]
