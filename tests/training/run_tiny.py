@@ -30,7 +30,7 @@ class Die(TrainerCallback):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def main() -> None:
+def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("output", type=Path)
     parser.add_argument("steps", type=int)
@@ -38,8 +38,7 @@ def main() -> None:
     parser.add_argument("--die", type=int)
     parser.add_argument("--objective", default="lm-hard")
     parser.add_argument("--finetune", action="store_true")
-    options = parser.parse_args()
-    torch.set_num_threads(1)
+    options = parser.parse_args(argv)
     retrofitted = model()
     if options.finetune:
         retrofitted.focus.unfreeze()
@@ -72,4 +71,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    torch.set_num_threads(1)
     main()
