@@ -54,11 +54,13 @@ def check_positions(model: PreTrainedModel, longest: int) -> None:
 
 
 def mean_density(model: PreTrainedModel, name: str = "density") -> float:
-    """Of the layers that Focus took, in the last call or (`decode_density`) the decoding since."""
+    """Of the layers that Focus took, in the last call or (`decode_density`) the decoding since; what was attended
+    densely has none of its own."""
     focus: Any = model.focus
     taken = set(focus.layer_indices)
     lines = [line for line in focus.report().layers if line.layer in taken]
-    return fmean(getattr(line, name) for line in lines)
+    found = [getattr(line, name) for line in lines]
+    return fmean(1.0 if density is None else density for density in found)
 
 
 def head_shape(model: PreTrainedModel) -> tuple[tuple[int, int], int]:

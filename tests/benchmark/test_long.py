@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -46,6 +47,12 @@ def test_long_rows(model: Any, tokenizer: Any) -> None:
         model(sample_ids(tokenizer, 600), use_cache=False)
     layers = model.focus.report().layers
     assert sampled["density"] == pytest.approx(sum(layer.density for layer in layers) / len(layers))
+
+
+def test_below_min_length_a_token_reads_every_key(tokenizer: Any) -> None:
+    dense = retrofit(BY_NAME["Llama"].make(dtype=torch.float32), replace(CONFIG, min_length=512))
+    (row,) = bench_decode(dense, tokenizer, [64], new_tokens=2, repeats=1, progress=False)
+    assert row["density"] == row["bound"] == 1
 
 
 def test_what_a_model_cannot_run_is_left_out(tokenizer: Any) -> None:
