@@ -300,8 +300,8 @@ class KeyBuckets:
 
     def _foresee(self, filed: int) -> None:
         """How many times longer buckets are going to be than with this many tokens in them; of none, that cannot be
-        told."""
-        self.pool.growth = max(self.expected / filed, 1.0) if filed > 0 else 1.0
+        told. The last window of tokens never gets there."""
+        self.pool.growth = max((self.expected - self.window) / filed, 1.0) if filed > 0 else 1.0
 
     def _add_recent(self, number: int, key: Tensor, value: Tensor) -> None:
         """New tokens [H, n, D] at the end of a row's recent ones, which must have room."""

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from focus_kernels import FocusError, KeyBuckets, attend_chunk, focus_attention
+from focus_kernels.pool import Pool
 from focus_kernels.reference import matches
 
 from .cases import Case
@@ -339,6 +340,28 @@ def test_memory_is_that_of_the_keys(tokens: int, groups: str) -> None:
     assert worst <= 1.1
     tensors = [stream.recent, stream.groups, stream.pool.data]
     assert stream.memory() == sum(x.untyped_storage().nbytes() for x in tensors)
+
+
+@pytest.mark.parametrize(("tokens", "chunk"), [(4096, 1024), (20480, 4096), (65536, 1024)])
+def test_a_length_that_is_known_takes_no_more_memory(tokens: int, chunk: int, monkeypatch) -> None:
+    """And from many tokens on, what buckets have by then says well enough what they will have: no full pool moves."""
+    g = torch.Generator().manual_seed(0)
+    stream = KeyBuckets(num_groups=8, window=128)
+    stream.expect(tokens)
+    moved: list[int] = []
+    rebuild = Pool.rebuild
+
+    def noted(pool: Pool, *arguments: Any) -> None:
+        moved.append(sum(span.used for span in pool.spans.values()))
+        rebuild(pool, *arguments)
+
+    monkeypatch.setattr(Pool, "rebuild", noted)
+    for _ in range(tokens // chunk):
+        keys = torch.randn(1, 3, chunk, 64, generator=g)
+        stream.append(keys, keys, torch.randint(0, 8, (1, chunk, 1), generator=g))
+    stream.file_away()
+    assert stream.memory() <= 1.1 * tokens * 2 * 3 * 64 * 4
+    assert tokens < 65536 or max(moved) <= tokens / 4
 
 
 def test_streams_and_calls_work_in_and_out_of_inference_mode():
