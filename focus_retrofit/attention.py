@@ -15,7 +15,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterf
 
 from focus_kernels import FocusError
 
-from .hard import attend_past, attend_whole
+from .hard import attend_past, attend_token, attend_whole
 from .latent import is_latent, latent_rows
 from .layer import ATTRIBUTE, Layer
 from .masks import Layout, base_mask, make_mask_function
@@ -56,7 +56,8 @@ def register(base: str) -> str:
             return base_attention(base, module)(module, query, key, value, attention_mask, **kwargs)
         if layer.router is None:
             return attend_densely(base, module, query, key, value, attention_mask, **kwargs)
-        return attend(layer, base, module, query, key, value, attention_mask, **kwargs)
+        how = attend_uncompiled if torch.compiler.is_compiling() else attend
+        return how(layer, base, module, query, key, value, attention_mask, **kwargs)
 
     AttentionInterface.register(name, forward)
     AttentionMaskInterface.register(name, make_mask_function(base))
@@ -79,8 +80,6 @@ def attend_densely(
     return base_attention(base, module)(module, query, key, value, mask, **kwargs)
 
 
-# Planning reads group counts on the host, which a compiler cannot trace: it compiles the model around this function.
-@torch.compiler.disable  # type: ignore[untyped-decorator]
 def attend(
     layer: Layer,
     base: str,
@@ -100,6 +99,12 @@ def attend(
     hidden, cache = layer.take_call()
     assert router is not None
     check_call(layer, query, key, attention_mask, dropout, kwargs)
+    scale = query.shape[3] ** -0.5 if scaling is None else scaling
+    plain = attention_mask is None and softcap is None and s_aux is None
+    if plain and query.shape[2] == 1 and cache is not None:
+        served = attend_token(layer, cache, hidden, query, scale)
+        if served is not None:
+            return served.transpose(1, 2), None
     query, key, value = to_one_dtype(query, key, value)
     tokens = query.shape[2]
     documents = None if attention_mask is None else attention_mask[:, -tokens:].to(query.device)
@@ -108,7 +113,7 @@ def attend(
     routed.logits = sum_gradients(routed.logits, spread)
     routed.per_token = sum_gradients(routed.per_token, spread)
     options: dict[str, Any] = {
-        "scale": query.shape[3] ** -0.5 if scaling is None else scaling,
+        "scale": scale,
         "temperature": sum_gradients(router.layer_temperature(), spread),
         "softcap": softcap,
         "sink_logits": s_aux,
@@ -155,6 +160,10 @@ def attend(
     if after is not None:
         after(out)
     return out, None
+
+
+# Planning reads group counts on the host, which a compiler cannot trace: it compiles the model around this function.
+attend_uncompiled = torch.compiler.disable(attend)
 
 
 def attend_otherwise(layer: Layer, seen: Seen, cache: Any) -> Tensor:

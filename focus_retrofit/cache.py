@@ -201,6 +201,10 @@ class FocusCache(DynamicCache):
 
 def adopt(cache: Cache, index: int, config: FocusConfig, owner: str = "", hold: int = 0) -> FocusLayer:
     """The Focus layer of a cache, put in place of an empty plain one; other kinds are refused."""
+    if index < len(cache.layers):
+        known: Any = cache.layers[index]
+        if type(known) is FocusLayer and known.config is config and known.owner == owner:
+            return known
     while cache.layer_class_to_replicate is not None and len(cache.layers) <= index:
         cache.layers.append(cache.layer_class_to_replicate())
     if index >= len(cache.layers):

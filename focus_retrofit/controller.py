@@ -20,6 +20,7 @@ from .adapters import Shelved, add_adapter, set_adapter
 from .adjunct import Adjunct
 from .cache import FocusCache
 from .discover import attention_layers
+from .latent import is_latent
 from .layer import ATTRIBUTE, Layer
 from .router import Router, load_routers, router_tensors
 from .stats import Report, Stats, describe
@@ -47,7 +48,7 @@ class Focus(Adjunct):
         self._names = ("", "")  # attention implementations: the base's, and ours over it
         self._hook = model.register_forward_pre_hook(self._begin)
         for found in attention_layers(model):
-            layer = Layer(found.index, self, local=found.local)
+            layer = Layer(found.index, self, local=found.local, latent=is_latent(found.module))
             layer.hook = found.module.register_forward_pre_hook(layer.before, with_kwargs=True)
             setattr(found.module, ATTRIBUTE, layer)
             self._layers.append(layer)
@@ -109,6 +110,14 @@ class Focus(Adjunct):
         if value not in MODES:
             raise FocusError(f"mode is {value!r}; choose one of {', '.join(map(repr, MODES))}")
         self._mode = value
+
+    def only_serves(self) -> bool:
+        """Nobody learns from, watches or replaces what the layers do, and a token's groups are its hidden state's."""
+        if self.watch is not None or self.rival is not None or self.parallel is not None or self.backend != "auto":
+            return False
+        if self._mode != "hard" or self.config.leaks or self.config.temperature == "input":
+            return False
+        return not (torch.is_grad_enabled() or torch.is_autocast_enabled("cpu"))
 
     @property
     def layer_indices(self) -> list[int]:

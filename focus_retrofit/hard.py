@@ -8,14 +8,17 @@ import torch
 from torch import Tensor, nn
 
 from focus_kernels import KeyBuckets, attend_chunk, focus_attention, gated_attention, which_backend
+from focus_kernels.decode import attend_next
 
 from .cache import FocusLayer
 from .latent import expand_output, is_latent, latent_query, latent_rows
+from .later import Later
 from .router import Routing
 from .stats import Stats
 
 if TYPE_CHECKING:
     from .controller import Focus
+    from .layer import Layer
 
 
 def attend_whole(
@@ -118,6 +121,38 @@ def attend_past(
         found.append(out)
     out = found[0] if len(found) == 1 else found[0] + found[1]  # 0 at what is not theirs
     return expand_output(module, out) if latent else out
+
+
+def attend_token(layer: Layer, cache: FocusLayer, hidden: Tensor, query: Tensor, scale: float) -> Tensor | None:
+    """What `attend_past` does with a token per row [B, Hq, 1, D], none of them padding, in the fewest calls: at short
+    contexts these cost more than what they compute. None, and nothing is done, where it is not for this."""
+    focus, router, buckets = layer.focus, layer.router, cache.buckets
+    assert router is not None
+    if not focus.only_serves() or cache.columns is not None or cache.offloaded or cache.chunk is None:
+        return None
+    if not query.is_cpu or not hidden.is_cpu or layer.latent:
+        return None
+    below = [row.length < focus.dense_below for row in buckets.rows]
+    dense = all(below)
+    if dense:
+        later = buckets.late = buckets.late or Later(router)
+        out = attend_next(query, buckets, *cache.chunk, later.groups_of(hidden), scale=scale, dense=True)
+    elif any(below):
+        return None
+    else:
+        scope, temperature = focus.config.temperature_scope, router.layer_temperature()
+        cooling = None if temperature == 1 else temperature
+        groups = router.token_groups(hidden)
+        out = attend_next(
+            query, buckets, *cache.chunk, groups, scale=scale, temperature=cooling, temperature_scope=scope
+        )
+    if out is None:
+        return None
+    cache.chunk, cache.length = None, cache.length + 1
+    if not dense:
+        for row in buckets.rows:
+            layer.stats.note_decoding(row.read, row.length)
+    return out
 
 
 def cooled(query: Tensor, per_token: Tensor | None) -> Tensor:

@@ -30,6 +30,7 @@ class Layer:
     focus: Focus
     router: Router | None = None
     local: bool = False
+    latent: bool = False  # caches latents, see latent.py
     hidden: Tensor | None = None  # this call's input, [B, T, d]
     cache: FocusLayer | None = None  # this call's cache, if it has one
     hook: RemovableHandle | None = None
@@ -40,8 +41,12 @@ class Layer:
         if self.router is None or not self.focus.enabled:
             return
         self.hidden = kwargs["hidden_states"] if "hidden_states" in kwargs else args[0]
-        cache = next((kwargs[name] for name in CACHE_NAMES if kwargs.get(name) is not None), None)
-        if cache is None:
+        cache: Any = None
+        for name in CACHE_NAMES:
+            cache = kwargs.get(name)
+            if cache is not None:
+                break
+        else:
             cache = next((x for x in args if isinstance(x, Cache)), None)
         if isinstance(cache, EncoderDecoderCache):
             cache = cache.self_attention_cache

@@ -73,16 +73,20 @@ class Broken:
         return seen | (total[:, window + 1 :] > total[:, :count])
 
 
-def find(key: Tensor, value: Tensor) -> Tensor | None:
-    """[B, Hkv, T]: tokens whose key or value [B, Hkv, T, *] is not finite; None if there are none.
+def finite(key: Tensor, value: Tensor) -> bool:
+    """No key and no value [B, Hkv, T, *] is NaN or infinite, unless a sum overflows: then this says False too.
 
-    A sum is finite unless a term is not, or the sum overflows: then every term is looked at. Of a few numbers the
-    sum of key * value is one call fewer, which a decoding step feels."""
+    Of a few numbers the sum of key * value is one call fewer, which a decoding step feels."""
     if key.shape == value.shape and key.shape[2] == 1:
         total = torch.dot(key.reshape(-1), value.reshape(-1))
     else:
         total = key.sum() + value.sum()
-    if math.isfinite(total.item()):
+    return math.isfinite(total.item())
+
+
+def find(key: Tensor, value: Tensor) -> Tensor | None:
+    """[B, Hkv, T]: tokens whose key or value [B, Hkv, T, *] is not finite; None if there are none."""
+    if finite(key, value):
         return None
     key, value = key.detach(), value.detach()
     bad = ~(key.isfinite().all(-1) & value.isfinite().all(-1))

@@ -7,60 +7,113 @@ Written for few torch calls: at short contexts these cost more than what they co
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, partial
 from math import gcd
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-from .problem import Problem, check_groups
+from . import contain
+from .problem import Problem, check_groups, cooled_scale
 from .recent import NearView, Recent
 from .tiles import CONVERTED
 
 if TYPE_CHECKING:
     from .stream import KeyBuckets
 
+Asked = tuple[Tensor, float]  # queries and the scale of their logits
+Part = tuple[Tensor, Tensor]  # out and logsumexp
 CUT = 4096  # keys of a list that is worth cutting
 BACKENDS = ("auto", "cpu", "cpu:chunked")
-_flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
+_flash = torch._scaled_dot_product_flash_attention_for_cpu
+_all = partial(F.scaled_dot_product_attention, enable_gqa=True)  # the same without a logsumexp, and faster to call
 
 
 def append_token(stream: KeyBuckets, key: Tensor, value: Tensor, groups: Tensor, padding_mask: Tensor | None) -> bool:
     """Take in a chunk of one real token per row, if that is what it is; else leave it to the general way."""
-    recent = stream.recent
-    batch, heads, _, size = recent.shape[1:]
-    shape = (batch, heads, 1, size)
-    if key.shape != shape or value.shape != shape or groups.shape != (batch, 1, stream.groups.shape[2]):
-        return False
-    if key.dtype != recent.dtype or not recent.is_cpu or not key.is_cpu or stream.key_size != stream.value_size:
+    if not _fits(stream, key, value) or groups.shape != (key.shape[0], 1, stream.groups.shape[2]):
         return False
     if padding_mask is not None and (padding_mask.shape != groups.shape[:2] or not bool(padding_mask.all())):
-        return False
-    if any(row.length < stream.sinks or not _room(stream, row) for row in stream.rows):
         return False
     ids = [listed for (listed,) in groups.tolist()]
     if any(min(listed) < 0 or max(listed) >= stream.num_groups or len(set(listed)) < len(listed) for listed in ids):
         check_groups(groups, stream.num_groups)
     if key.requires_grad or value.requires_grad:
         key, value = key.detach(), value.detach()
-    key, value = stream.rounded(key), stream.rounded(value)
+    _take(stream, stream.rounded(key), stream.rounded(value), ids)
+    return True
+
+
+def attend_next(
+    query: Tensor,
+    stream: KeyBuckets,
+    key: Tensor,
+    value: Tensor,
+    groups: list[list[int]],
+    *,
+    scale: float,
+    temperature: float | Tensor | None = None,
+    temperature_scope: str = "distant",
+    dense: bool = False,
+) -> Tensor | None:
+    """`append` and `attend_chunk` in one, for a real token per row on a CPU, query and out [B, Hq, 1, D], with its k
+    different groups as a list per row, which for `dense` attention `stream.late` may fill in; other arguments as
+    theirs. None, and nothing is taken in, where it is not for this: for the general way."""
+    if not stream.rows or stream.broken or not query.dtype == key.dtype == value.dtype or not _fits(stream, key, value):
+        return None
+    if not contain.finite(key, value) or (dense and any(row.first for row in stream.rows)):
+        return None
+    if not dense and any(row.count > stream.window for row in stream.rows if row.length < stream.hold):
+        return None
+    _take(stream, stream.rounded(key), stream.rounded(value), groups)
+    if dense:
+        found = [
+            _all(query if len(stream.rows) == 1 else query[number, None], *_near(stream, number, 0), scale=scale)
+            for number in range(len(stream.rows))
+        ]
+        return found[0] if len(found) == 1 else torch.cat(found)
+    apart = temperature is not None and temperature_scope == "distant"
+    near = far = _scaled(query, *cooled_scale(scale, None if apart else temperature))
+    if apart:
+        far = _scaled(query, *cooled_scale(scale, temperature))
+    return _attend_rows(stream, near, far, apart, None, want_lse=False)[0].to(query.dtype)
+
+
+def _fits(stream: KeyBuckets, key: Tensor, value: Tensor) -> bool:
+    """Is this one token per row, such as the stream holds, and is there a place for it without moving others?"""
+    recent = stream.recent
+    batch, heads, _, size = recent.shape[1:]
+    shape = (batch, heads, 1, size)
+    if key.shape != shape or value.shape != shape:
+        return False
+    if key.dtype != recent.dtype or not recent.is_cpu or not key.is_cpu or stream.key_size != stream.value_size:
+        return False
+    return all(row.length >= stream.sinks and _room(stream, row) for row in stream.rows)
+
+
+def _take(stream: KeyBuckets, key: Tensor, value: Tensor, ids: list[list[int]]) -> None:
+    """Put a token per row [B, H, 1, D], whose groups are ids [B, k], where the oldest recent one is, or at the end."""
+    batch = key.shape[0]
     stream.make_room(1)
     for number, row in enumerate(stream.rows):
+        if row.ids is None:
+            row.ids = stream.recent_groups(number).tolist()
         full = row.count > stream.window and row.length >= stream.hold
         mine = stream.recent if batch == 1 else stream.recent.narrow(1, number, 1)
         slot = mine.narrow(3, row.start + (row.turn if full else row.count), 1)  # [2, 1, H, 1, D]
         if full:
             _replace(stream, number, slot, ids[number])
         else:
-            stream.note_groups(number, groups[number])
+            row.ids.append(ids[number])
             row.count += 1
         slot_key, slot_value = slot.unbind()
         slot_key.copy_(key if batch == 1 else key.narrow(0, number, 1))
         slot_value.copy_(value if batch == 1 else value.narrow(0, number, 1))
-        row.length, row.chunk, row.places, row.listed = row.length + 1, 1, None, ids[number]
+        row.length, row.pending, row.chunk = row.length + 1, row.pending + 1, 1
+        row.places, row.listed = None, ids[number]
     stream.chunk = 1
-    return True
 
 
 def _room(stream: KeyBuckets, row: Recent) -> bool:
@@ -72,10 +125,11 @@ def _replace(stream: KeyBuckets, number: int, slot: Tensor, listed: list[int]) -
     """A row's oldest recent token, in slot [2, 1, H, 1, D], makes way for one with these groups: it is copied to the
     end of its bucket, unless it is a sink."""
     row, pool = stream.rows[number], stream.pool
+    if stream.late is not None:
+        stream.late()
     if row.pending > stream.window:  # they are all that is known of the recent tokens: not one may be lost
         stream.settle(number)
-    if row.ids is None:
-        row.ids = stream.recent_groups(number).tolist()
+    assert row.ids is not None
     if row.length - row.count >= stream.sinks:
         name = (number, *stream.bucket_name(row.ids[row.turn]))
         span = pool.spans.get(name)
@@ -85,7 +139,7 @@ def _replace(stream: KeyBuckets, number: int, slot: Tensor, listed: list[int]) -
         pool.batched.narrow(3, span.start + span.used, 1).copy_(slot)
         span.used += 1
     row.ids[row.turn] = listed
-    row.turn, row.pending = (row.turn + 1) % row.count, row.pending + 1
+    row.turn = (row.turn + 1) % row.count
 
 
 def serves(stream: KeyBuckets, problem: Problem, backend: str) -> bool:
@@ -102,40 +156,59 @@ def attend_tokens(
     """The last tokens' queries [B, Hq, 1, D] -> out [B, Hq, 1, D] in fp32 (fp64 stays) and lse [B, Hq, 1], rubbish
     unless wanted; they look into groups [B, 1, k], by default their own.
 
-    Heads that share keys are rows of one call: every key is read once.
+    In buckets heads that share keys are rows of one call: every key is read once. A window is read again from the
+    cache of the processor, and more heads share out better among its threads.
     """
-    heads, pool = stream.recent.shape[2], stream.pool
-    q = query.reshape(query.shape[0], heads, -1, query.shape[3])
-    near_scale, factor = problem.logit_scale(distant=False)
-    near = q if factor is None else q * factor.to(q.dtype).view(heads, -1, 1)
-    far_scale, far = near_scale, near
+    near = far = _scaled(query, *problem.logit_scale(distant=False))
     apart = problem.temperature is not None and problem.temperature_scope == "distant"
     if apart:
-        far_scale, factor = problem.logit_scale(distant=True)
-        far = q if factor is None else q * factor.to(q.dtype).view(heads, -1, 1)
+        far = _scaled(query, *problem.logit_scale(distant=True))
+    listed = None if groups is None else [row for (row,) in groups.tolist()]
+    return _attend_rows(stream, near, far, apart, listed, want_lse)
+
+
+def _scaled(query: Tensor, scale: float, factor: Tensor | None) -> Asked:
+    """query [B, Hq, 1, D] times a factor per head, and the scale that is left."""
+    return (query if factor is None else query * factor.to(query.dtype).view(-1, 1, 1)), scale
+
+
+def _attend_rows(
+    stream: KeyBuckets, near: Asked, far: Asked, apart: bool, groups: list[list[int]] | None, want_lse: bool
+) -> tuple[Tensor, Tensor]:
+    """As `attend_tokens`; `apart`: sinks beyond the window feel the temperature, `far` is scaled by it."""
+    pool, shape = stream.pool, near[0].shape
     found = []
     for number, row in enumerate(stream.rows):
-        one_near, one_far = (near, far) if len(stream.rows) == 1 else (near[number, None], far[number, None])
-        sinks = min(stream.sinks, row.length - row.count)  # those beyond the window
+        (one_near, near_scale), (one_far, far_scale) = near, far
+        if shape[0] > 1:
+            one_near, one_far = one_near[number, None], one_far[number, None]
+        sinks = min(stream.sinks, row.first)  # those beyond the window
         if not apart and row.fronted != sinks:
             start = pool.spans[(number,)].start
             margin = stream.recent.select(1, number).narrow(2, row.start - sinks, sinks)
             margin.copy_(pool.data.narrow(2, start, sinks))
             row.fronted = sinks
-        parts = [_flash(one_near, *_near(stream, number, 0 if apart else sinks), 0.0, False, scale=near_scale)]
-        if groups is not None:
-            listed = groups[number, 0].tolist()
-        else:
-            listed = row.listed or stream.query_groups(number, None)[0].tolist()
-        names = stream.matching(number, listed)
-        for name in [(number,), *names] if apart and sinks else names:
-            span = pool.spans[name]
-            used = span.used if len(name) > 1 else sinks
-            if used:
-                parts += _attend(one_far, pool.batched.narrow(3, span.start, used), far_scale)
-        found.append(_join(parts, want_lse))
-    out, lse = found[0] if len(found) == 1 else (torch.cat(x) for x in zip(*found, strict=True))
-    return out.reshape(query.shape), lse.reshape(query.shape[:3]) if want_lse else lse
+        parts: list[Part] = [
+            _flash(one_near, *_near(stream, number, 0 if apart else sinks), 0.0, False, scale=near_scale)
+        ]
+        row.read = row.count + sinks
+        if row.first > sinks or (apart and sinks):
+            heads = stream.recent.shape[2]
+            folded = one_far.reshape(1, heads, -1, shape[3])
+            parts = [(parts[0][0].view(folded.shape), parts[0][1].view(folded.shape[:3]))]
+            listed = groups[number] if groups is not None else row.listed
+            names = stream.matching(number, listed or stream.query_groups(number, None)[0].tolist())
+            for name in [(number,), *names] if apart and sinks else names:
+                span = pool.spans[name]
+                used = span.used if len(name) > 1 else sinks
+                if used:
+                    parts += _attend(folded, pool.batched.narrow(3, span.start, used), far_scale)
+                    row.read += used if len(name) > 1 else 0
+        out, lse = _join(parts, want_lse)
+        found.append((out.reshape(1, *shape[1:]), lse.reshape(1, *shape[1:3]) if want_lse else lse))
+    if len(found) == 1:
+        return found[0]
+    return torch.cat([out for out, _ in found]), torch.cat([lse for _, lse in found]) if want_lse else lse
 
 
 def _near(stream: KeyBuckets, number: int, sinks: int) -> tuple[Tensor, Tensor]:
@@ -145,12 +218,13 @@ def _near(stream: KeyBuckets, number: int, sinks: int) -> tuple[Tensor, Tensor]:
     begin, end = row.start - sinks, row.start + row.count
     held = row.near
     if held is None or held.buffer is not stream.recent or (held.begin, held.end) != (begin, end):
-        key, value = stream.recent.narrow(1, number, 1).narrow(3, begin, end - begin)
+        mine = stream.recent if len(stream.rows) == 1 else stream.recent.narrow(1, number, 1)
+        key, value = mine.narrow(3, begin, end - begin).unbind()
         row.near = held = NearView(stream.recent, begin, end, key, value)
     return held.key, held.value
 
 
-def _attend(q: Tensor, held: Tensor, scale: float) -> Iterator[tuple[Tensor, Tensor]]:
+def _attend(q: Tensor, held: Tensor, scale: float) -> Iterator[Part]:
     """q [1, H, rows, D] against [2, 1, H, n, D], in parts [parts, H, rows, D]: a thread has at least a head of a part
     to read, and where heads do not share out evenly among the threads, long lists are cut until they do."""
     if held.dtype != q.dtype:
@@ -178,7 +252,7 @@ def _shares(heads: int, threads: int) -> int:
     return threads // gcd(heads, threads) if heads < 4 * threads else 1
 
 
-def _join(parts: list[tuple[Tensor, Tensor]], want_lse: bool) -> tuple[Tensor, Tensor]:
+def _join(parts: list[Part], want_lse: bool) -> Part:
     """Disjoint parts [parts, H, rows, D], none of them empty, as one softmax [1, H, rows, D]."""
     if parts[0][0].dtype != parts[0][1].dtype:
         parts = [(out.to(lse.dtype), lse) for out, lse in parts]

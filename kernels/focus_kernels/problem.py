@@ -46,11 +46,17 @@ class Problem:
 
     def logit_scale(self, distant: bool) -> tuple[float, Tensor | None]:
         """(scale, per-head factor on the query) for pairs beyond the window, or within it."""
-        if self.temperature is None or not (distant or self.temperature_scope == "all"):
-            return self.scale, None
-        if self.temperature.dim() == 0:
-            return self.scale / float(self.temperature), None
-        return self.scale, self.temperature.detach().reciprocal()
+        felt = distant or self.temperature_scope == "all"
+        return cooled_scale(self.scale, self.temperature if felt else None)
+
+
+def cooled_scale(scale: float, temperature: float | Tensor | None) -> tuple[float, Tensor | None]:
+    """A scale over a temperature, as (scale, per-head factor on the query)."""
+    if temperature is None:
+        return scale, None
+    if isinstance(temperature, Tensor) and temperature.dim():
+        return scale, temperature.detach().reciprocal()
+    return scale / float(temperature), None
 
 
 def check_tensors(query: Tensor, key: Tensor, value: Tensor, groups: Tensor) -> None:

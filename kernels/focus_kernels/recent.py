@@ -36,6 +36,7 @@ class Recent:
     listed: list[int] | None = None  # groups of a chunk of one, where they are known without asking a tensor
     ids: list[list[int]] | None = None  # the same of all recent tokens, in the order in which they stand
     pending: int = 0  # newest tokens whose groups are only there
+    read: int = 0  # keys that the last token read
 
     @property
     def first(self) -> int:

@@ -1,0 +1,150 @@
+"""Decoding in few calls: a token per row, through the cache, is the same as the whole text at once."""
+
+import copy
+from contextlib import nullcontext
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from focus_retrofit import FocusConfig, hard, later, retrofit
+from focus_retrofit.cache import FocusCache
+from focus_retrofit.router import Router
+from tests.matrix import BY_NAME, VOCABULARY
+from tests.retrofit.oracle import logits_of
+
+IDS = torch.randint(2, VOCABULARY, (3, 120), generator=torch.Generator().manual_seed(5))
+
+
+def make(**options):
+    model = retrofit(BY_NAME["Llama"].make(), FocusConfig(**{"num_groups": 4, "top_k": 1, "window": 8, **options}))
+    with torch.no_grad():
+        for router in model.focus.routers.values():
+            router.potentials.uniform_(-0.5, 0.5)
+            if options.get("temperature") == "learned":
+                router.temperature.fill_(0.6)
+    return model
+
+
+def feed(model, cache, ids):
+    with torch.no_grad():
+        return model(ids, past_key_values=cache).logits
+
+
+def close(found, wanted):
+    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-9)
+
+
+@pytest.fixture
+def served(monkeypatch):
+    """How many tokens of layers went the short way."""
+    counts, right = [0], hard.attend_next
+
+    def counted(*args, **kwargs):
+        out = right(*args, **kwargs)
+        counts[0] += out is not None
+        return out
+
+    monkeypatch.setattr(hard, "attend_next", counted)
+    return counts
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    steps=st.lists(st.sampled_from(["chunk", "tokens", "crop", "rows", "copy"]), min_size=2, max_size=8),
+    rows=st.integers(1, 3),
+    top_k=st.sampled_from([1, 2]),
+    match=st.sampled_from(["probe", "share"]),
+    sinks=st.sampled_from([0, 4]),
+    min_length=st.sampled_from([0, 5, 40, 70]),
+    cooling=st.sampled_from([(None, "distant"), (0.7, "distant"), (0.7, "all"), ("learned", "distant")]),
+    data=st.data(),
+)
+def test_tokens_between_anything(steps, rows, top_k, match, sinks, min_length, cooling, data):
+    routing = {"top_k": top_k, "match": match, "sinks": sinks, "min_length": min_length}
+    model = make(**routing, temperature=cooling[0], temperature_scope=cooling[1])
+    cache, held = FocusCache(model), IDS[:rows, :0]
+    for step in ("chunk", *steps, "tokens"):
+        before = held.shape[1]
+        if step == "crop":
+            removed = data.draw(st.integers(0, before - 1))
+            cache.crop(-removed)
+            held = held[:, : before - removed]
+            continue
+        if step == "rows":
+            order = torch.tensor(data.draw(st.lists(st.integers(0, len(held) - 1), min_size=1, max_size=3)))
+            cache.batch_select_indices(order)
+            held = held[order]
+            continue
+        if step == "copy":
+            cache = copy.deepcopy(cache)
+            continue
+        count = data.draw(st.integers(1, 30))
+        new = IDS[: len(held), data.draw(st.integers(0, 80)) :][:, :count]
+        held = torch.cat([held, new], 1)
+        parts = new.split(1 if step == "tokens" else count, 1)
+        found = torch.cat([feed(model, cache, part) for part in parts], 1)
+        close(found, logits_of(model, held)[:, before:])
+
+
+@pytest.mark.parametrize("min_length", [0, 200])
+def test_takes_the_short_way(served, min_length):
+    model = make(min_length=min_length)
+    cache = FocusCache(model)
+    feed(model, cache, IDS[:, :60])
+    for place in range(60, 90):
+        feed(model, cache, IDS[:, place : place + 1])
+    layers = len(model.focus.layer_indices)
+    assert served[0] >= 29 * layers  # the first token may have to move others
+    density = model.focus.report().layers[0].decode_density
+    assert (density is None) if min_length else (0 < density < 1)
+
+
+@pytest.mark.parametrize(
+    "options, around",
+    [
+        ({"temperature": "input", "temperature_scope": "all"}, nullcontext),
+        ({}, lambda: torch.autocast("cpu", torch.bfloat16)),
+        ({}, torch.enable_grad),
+    ],
+)
+def test_leaves_what_is_not_for_it(served, options, around):
+    model = make(**options)
+    with torch.no_grad(), around():
+        cache = FocusCache(model)
+        for part in (IDS[:, :30], IDS[:, 30:31], IDS[:, 31:32]):
+            model(part, past_key_values=cache)
+    assert served[0] == 0
+
+
+def test_dense_tokens_are_routed_many_at_once(monkeypatch):
+    monkeypatch.setattr(later, "MOST", 16)
+    model, calls, right = make(min_length=100), [], Router.token_groups
+    monkeypatch.setattr(
+        Router, "token_groups", lambda self, hidden: calls.append(hidden.shape[0]) or right(self, hidden)
+    )
+    cache = FocusCache(model)
+    found = [feed(model, cache, IDS[:, :60])]
+    found += [feed(model, cache, part) for part in IDS[:, 60:].split(1, 1)]
+    close(torch.cat(found, 1), logits_of(model, IDS))
+    layers = len(model.focus.layer_indices)
+    assert [calls.count(3 * tokens) for tokens in (16, 8)] == [2 * layers, layers]  # 40 dense tokens of three rows
+    assert len(calls) == layers * (2 + 1 + 20)
+
+
+def test_a_broken_token_is_seen_by_those_that_see_it():
+    for min_length in (0, 100):
+        model = make(min_length=min_length)
+        with torch.no_grad():
+            model.get_input_embeddings().weight[7] = float("nan")
+        cache = FocusCache(model)
+        feed(model, cache, IDS[:1, :40].clamp_min(8))
+        ids = IDS[:1, 40:60].clamp_min(8)
+        good = [feed(model, cache, part) for part in ids[:, :5].split(1, 1)]
+        broken = feed(model, cache, torch.tensor([[7]]))
+        assert torch.cat(good, 1).isfinite().all()
+        assert broken.isnan().all()
+        assert feed(model, cache, ids[:, 5:6]).isnan().any()
+        cache.crop(-2)
+        assert feed(model, cache, ids[:, 5:6]).isfinite().all()
