@@ -417,6 +417,40 @@ def results_page() -> str:
     return "\n".join([*found, across()] if "across" in domains() else found)
 
 
+CHECKED = [f"kernels/results/{name}.json" for name in ("k8-k1", "long", "decode")]
+CHECKED += [f"results/long-{name}.json" for name in ("prefill", "prefill-128K")]
+FIT_TO = 16
+
+
+def checked() -> str:
+    """What the cost model says of the rows that no rate was fitted on."""
+    from focus_retrofit.planning import find_model
+    from focus_retrofit.planning.check import check_bench
+    from focus_retrofit.planning.measured import read_rows
+
+    rows = [row for file in CHECKED for row in read_rows(ROOT / file)]
+    found = check_bench(rows, model=find_model("smollm2-135m"), fit_to=FIT_TO << 10)
+    lines, told = [], ""
+    for row in found.predictions:
+        if row.fitted:
+            continue
+        fitted = [
+            tokens(x.tokens) for x in found.predictions if x.fitted and (x.part, x.setup) == (row.part, row.setup)
+        ]
+        what = f"{row.part}, {row.setup}"
+        ratios = [f"{row.full_ratio:.2f}", f"{row.focus_ratio:.2f}"]
+        speedups = [f"{row.speedup:.2f}", f"{row.speedup_predicted:.2f}"]
+        lines.append([what if what != told else "", ", ".join(fitted), tokens(row.tokens), *ratios, *speedups])
+        told = what
+    files = "".join(f" --check {file}" for file in CHECKED)
+    head = "part | fitted on | predicted | full, predicted / measured | Focus | speedup | predicted"
+    return (
+        f"```bash\nfocus-retrofit plan --model smollm2-135m{files} --fit-to {FIT_TO}K\n```\n\n"
+        + table(head, lines)
+        + f"\nThe worst of these rows is missed by a factor of {found.worst:.2f}.\n"
+    )
+
+
 SECTIONS: list[tuple[str, str, Callable[[], str]]] = [
     ("README.md", "results", front_page),
     ("kernels/README.md", "kernel results", all_kernels),
@@ -424,6 +458,7 @@ SECTIONS: list[tuple[str, str, Callable[[], str]]] = [
     ("docs/training.md", "sizes", sizes),
     ("docs/positions.md", "positions", positions),
     ("docs/long.md", "long", long_prompts),
+    ("docs/planning.md", "check", checked),
 ]
 
 

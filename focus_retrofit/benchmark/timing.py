@@ -31,21 +31,26 @@ def rounds(repeats: int, tokens: int) -> int:
 
 
 def in_turn(ways: dict[str, Way], repeats: int, note: Note, always: str = "") -> dict[str, list[float]]:
-    """Seconds of each way; a full attention that was hopeless twice is not timed again, unless it is `always`."""
+    """Seconds of each way. Every other round the slower half of the full attentions is timed no more, down to two: of
+    many that are alike, the luckiest of all would be taken for the fastest. `always` is timed whatever it takes."""
     times: dict[str, list[float]] = {name: [] for name in ways}
     for repeat in range(repeats):
-        hopeless = _hopeless(times) - {always} if repeat > 1 else set()
-        for name in [name for name in ways if name not in hopeless]:
+        left_out = _behind(times, repeat // 2) - {always}
+        for name in [name for name in ways if name not in left_out]:
             note(f"{name} ({repeat + 1} of {repeats})")
             with ways[name].around():
                 times[name] += interleaved({name: ways[name].run}, 1, _silent)[name]
     return times
 
 
-def _hopeless(times: dict[str, list[float]]) -> set[str]:
-    best = {name: min(seconds) for name, seconds in times.items() if name.startswith(FULL)}
-    limit = HOPELESS * min(best.values(), default=0.0)
-    return {name for name, seconds in best.items() if seconds > limit}
+def _behind(times: dict[str, list[float]], cuts: int) -> set[str]:
+    """The full attentions that are out of the question after so many cuts."""
+    best = {name: min(seconds) for name, seconds in times.items() if name.startswith(FULL) and seconds}
+    if not cuts or not best:
+        return set()
+    order = sorted(best, key=best.__getitem__)
+    kept = max(-(-len(order) // 2**cuts), 2)
+    return {name for n, name in enumerate(order) if n >= kept or best[name] > HOPELESS * best[order[0]]}
 
 
 def fastest_full(times: dict[str, list[float]]) -> str:

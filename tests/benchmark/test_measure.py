@@ -104,6 +104,16 @@ def test_ways_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {name: len(found) for name, found in times.items()} == dict(zip(seconds, (3, 2, 3, 3), strict=True))
 
 
+def test_of_many_alike_few_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fastest has been looked at about as often as Focus, not nine of them as often each."""
+    seconds = {**{f"{FULL}{n}": 1 + n / 100 for n in range(9)}, FOCUS: 1.0}
+    monkeypatch.setattr(
+        timing_module, "interleaved", lambda actions, repeats, note: {name: [seconds[name]] for name in actions}
+    )
+    times = in_turn({name: Way(lambda: None) for name in seconds}, 8, lambda text: None)
+    assert [len(times[name]) for name in seconds] == [8, 8, 6, 4, 4, 2, 2, 2, 2, 8]
+
+
 def test_rows_come_as_they_are_made(tokenizer: Any) -> None:
     """An interrupt keeps what is done."""
     kept: list[Any] = []
