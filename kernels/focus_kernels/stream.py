@@ -108,6 +108,7 @@ class KeyBuckets:
         self._evict(key.shape[2], padding_mask)
         self.chunk = key.shape[2]
         self.make_room(self.chunk)
+        self._give_back(self.chunk)  # of tokens that were held in order and are in buckets now
         moves: list[Move] = []
         for number, row in enumerate(self.rows):
             row.places = _real(padding_mask, number, key.device)
@@ -162,9 +163,7 @@ class KeyBuckets:
         self.chunk = None
         for row in self.rows:
             row.chunk, row.places = 0, None
-        most = max(row.count for row in self.rows)
-        if self.recent.shape[3] > 2 * self._room(most):
-            self._reseat(self._room(most))
+        self._give_back()
 
     def crop(self, counts: Sequence[int]) -> None:
         """Forget the last counts[r] real tokens of row r; then append before attending."""
@@ -331,6 +330,12 @@ class KeyBuckets:
         if all(row.start + row.count + chunk <= self.recent.shape[3] for row in self.rows):
             return
         self._reseat(self._room(max(row.count for row in self.rows) + chunk))
+
+    def _give_back(self, coming: int = 0) -> None:
+        """Recent tokens, with so many more to come, in a smaller buffer if theirs is twice what they need."""
+        room = self._room(max(row.count for row in self.rows) + coming)
+        if self.recent.shape[3] > 2 * room:
+            self._reseat(room)
 
     def _room(self, needed: int) -> int:
         return self.sinks + needed + max(self.window // 4, 16, needed // 16 if self.hold else 0)

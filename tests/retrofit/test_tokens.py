@@ -148,3 +148,15 @@ def test_a_broken_token_is_seen_by_those_that_see_it():
         assert feed(model, cache, ids[:, 5:6]).isnan().any()
         cache.crop(-2)
         assert feed(model, cache, ids[:, 5:6]).isfinite().all()
+
+
+def test_what_was_held_in_order_leaves_no_room_behind():
+    model = make(min_length=600)
+    ids, caches = IDS[:1].repeat(1, 6), []
+    for prompt in (590, 610):
+        cache = FocusCache(model)
+        feed(model, cache, ids[:, :prompt])
+        for place in range(prompt, 620):
+            feed(model, cache, ids[:, place : place + 1])
+        caches.append(cache.memory())
+    assert caches[0] < 1.1 * caches[1]
