@@ -81,6 +81,8 @@ class FocusLayer(DynamicLayer):
 
     def commit(self, key: Tensor, value: Tensor, groups: Tensor, real: Tensor | None, attended: bool) -> None:
         """Store the chunk with its groups [B, c, k]; `attended`: its own queries were served, they will not ask."""
+        if not self.length:
+            self.buckets.late = None  # a new text: the router may be another by now
         self.note_columns(groups.shape[:2], real)
         (self.buckets.prefill if attended else self.buckets.append)(key, value, groups, real)
 

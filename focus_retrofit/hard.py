@@ -12,9 +12,9 @@ from focus_kernels.decode import attend_next
 
 from .cache import FocusLayer
 from .latent import expand_output, is_latent, latent_query, latent_rows
-from .later import Later
 from .router import Routing
 from .stats import Stats
+from .token_router import TokenRouter
 
 if TYPE_CHECKING:
     from .controller import Focus
@@ -132,19 +132,26 @@ def attend_token(layer: Layer, cache: FocusLayer, hidden: Tensor, query: Tensor,
         return None
     if not query.is_cpu or not hidden.is_cpu or layer.latent:
         return None
+    tokens = buckets.late = buckets.late or TokenRouter(router)
+    if tokens.count != focus.config.top_k:
+        return None  # the general way says what is wrong
     below = [row.length < focus.dense_below for row in buckets.rows]
     dense = all(below)
     if dense:
-        later = buckets.late = buckets.late or Later(router)
-        out = attend_next(query, buckets, *cache.chunk, later.groups_of(hidden), scale=scale, dense=True)
+        out = attend_next(query, buckets, *cache.chunk, tokens.groups_later(hidden), scale=scale, dense=True)
     elif any(below):
         return None
     else:
         scope, temperature = focus.config.temperature_scope, router.layer_temperature()
         cooling = None if temperature == 1 else temperature
-        groups = router.token_groups(hidden)
         out = attend_next(
-            query, buckets, *cache.chunk, groups, scale=scale, temperature=cooling, temperature_scope=scope
+            query,
+            buckets,
+            *cache.chunk,
+            tokens.groups(hidden),
+            scale=scale,
+            temperature=cooling,
+            temperature_scope=scope,
         )
     if out is None:
         return None

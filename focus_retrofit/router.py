@@ -115,14 +115,6 @@ class Router(Adjunct):
         """logits [B, T, K] -> the k best groups of each token [B, T, k], best first."""
         return logits.detach().topk(self.config.top_k, dim=-1).indices
 
-    def token_groups(self, hidden: Tensor) -> list[list[int]]:
-        """hidden [B, 1, d] -> the k best groups of each row's token, best first: `route` in few calls, for decoding."""
-        config = self.config
-        projected = hidden[:, 0].float() @ self.projection.float()
-        start = self.potentials if config.balance == "potentials" else torch.zeros_like(self.potentials)
-        logits = torch.addmm(start, projected, self.centroids.float().T, alpha=1 / config.tau)
-        return self.groups(logits).tolist()
-
     def layer_temperature(self) -> float | Tensor | None:
         """The layer's temperature, clipped; None is exactly 1. For 'input' see `token_temperature`."""
         config = self.config

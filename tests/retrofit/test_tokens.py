@@ -8,9 +8,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from focus_retrofit import FocusConfig, hard, later, retrofit
+from focus_retrofit import FocusConfig, FocusError, hard, retrofit, token_router
 from focus_retrofit.cache import FocusCache
-from focus_retrofit.router import Router
+from focus_retrofit.token_router import TokenRouter
 from tests.matrix import BY_NAME, VOCABULARY
 from tests.retrofit.oracle import logits_of
 
@@ -119,10 +119,10 @@ def test_leaves_what_is_not_for_it(served, options, around):
 
 
 def test_dense_tokens_are_routed_many_at_once(monkeypatch):
-    monkeypatch.setattr(later, "MOST", 16)
-    model, calls, right = make(min_length=100), [], Router.token_groups
+    monkeypatch.setattr(token_router, "MOST", 16)
+    model, calls, right = make(min_length=100), [], TokenRouter.groups
     monkeypatch.setattr(
-        Router, "token_groups", lambda self, hidden: calls.append(hidden.shape[0]) or right(self, hidden)
+        TokenRouter, "groups", lambda self, hidden: calls.append(hidden.shape[0]) or right(self, hidden)
     )
     cache = FocusCache(model)
     found = [feed(model, cache, IDS[:, :60])]
@@ -160,3 +160,28 @@ def test_what_was_held_in_order_leaves_no_room_behind():
             feed(model, cache, ids[:, place : place + 1])
         caches.append(cache.memory())
     assert caches[0] < 1.1 * caches[1]
+
+
+def test_a_new_text_has_the_router_of_its_time():
+    model = make()
+    cache = FocusCache(model)
+    with torch.inference_mode():
+        for part in IDS[:, :50].split([47, 1, 1, 1], 1):
+            model(part, past_key_values=cache)
+    feed(model, copy.deepcopy(cache), IDS[:, 50:51])  # not in inference mode any more
+    cache.crop(-50)
+    with torch.no_grad():
+        for router in model.focus.routers.values():
+            router.centroids.mul_(-1)
+    found = [feed(model, cache, part) for part in IDS[:, :60].split([47, *[1] * 13], 1)]
+    close(torch.cat(found, 1), logits_of(model, IDS[:, :60]))
+
+
+def test_another_number_of_groups_is_refused_under_way():
+    model = make(top_k=1)
+    cache = FocusCache(model)
+    feed(model, cache, IDS[:, :30])
+    feed(model, cache, IDS[:, 30:31])
+    model.focus.config.top_k = 2
+    with pytest.raises(FocusError, match="lists 2 groups, earlier ones 1"):
+        feed(model, cache, IDS[:, 31:32])
