@@ -418,7 +418,7 @@ def results_page() -> str:
 
 
 CHECKED = [f"kernels/results/{name}.json" for name in ("k8-k1", "long", "decode")]
-CHECKED += [f"results/long-{name}.json" for name in ("prefill", "prefill-128K")]
+CHECKED.append("results/long-prefill.json")
 FIT_TO = 16
 
 
