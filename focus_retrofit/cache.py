@@ -203,28 +203,20 @@ class FocusCache(DynamicCache):
 
 def adopt(cache: Cache, index: int, config: FocusConfig, owner: str = "", hold: int = 0) -> FocusLayer:
     """The Focus layer of a cache, put in place of an empty plain one; other kinds are refused."""
-    if index < len(cache.layers):
-        known: Any = cache.layers[index]
-        if type(known) is FocusLayer and known.config is config and known.owner == owner:
-            return known
     while cache.layer_class_to_replicate is not None and len(cache.layers) <= index:
         cache.layers.append(cache.layer_class_to_replicate())
     if index >= len(cache.layers):
         raise FocusError(f"the cache has {len(cache.layers)} layers, the model wants layer {index}")
     layer: Any = cache.layers[index]
-    same = isinstance(layer, FocusLayer) and (layer.config, layer.owner) == (config, owner)
-    if isinstance(layer, FocusLayer) and (same or layer.length):
-        if layer.owner != owner:
-            raise FocusError(
-                f"layer {index} of the cache holds groups of the adapter {layer.owner!r}, {owner!r} is at work: start "
-                "from an empty cache"
-            )
-        if not same:
-            raise FocusError(
-                f"layer {index} of the cache was filled by a model with other Focus options ({layer.config}): start "
-                "from an empty cache"
-            )
-        return layer
+    if isinstance(layer, FocusLayer):
+        same = layer.config is config or layer.config == config
+        if same and layer.owner == owner:
+            return layer
+        if layer.length:
+            why = f"was filled by a model with other Focus options ({layer.config})"
+            if layer.owner != owner:
+                why = f"holds groups of the adapter {layer.owner!r}, {owner!r} is at work"
+            raise FocusError(f"layer {index} of the cache {why}: start from an empty cache")
     if type(layer) not in (DynamicLayer, FocusLayer):
         raise FocusError(
             f"layer {index} of the cache is a {type(layer).__name__}, which cannot hold groups: let generate make its "

@@ -74,11 +74,8 @@ def attend_next(
             for number in range(len(stream.rows))
         ]
         return found[0] if len(found) == 1 else torch.cat(found)
-    apart = temperature is not None and temperature_scope == "distant"
-    near = far = _scaled(query, *cooled_scale(scale, None if apart else temperature))
-    if apart:
-        far = _scaled(query, *cooled_scale(scale, temperature))
-    return _attend_rows(stream, near, far, apart, None, want_lse=False)[0].to(query.dtype)
+    asked = _asked(query, scale, temperature, temperature_scope)
+    return _attend_rows(stream, asked, None, want_lse=False)[0].to(query.dtype)
 
 
 def _fits(stream: KeyBuckets, key: Tensor, value: Tensor) -> bool:
@@ -159,23 +156,29 @@ def attend_tokens(
     In buckets heads that share keys are rows of one call: every key is read once. A window is read again from the
     cache of the processor, and more heads share out better among its threads.
     """
-    near = far = _scaled(query, *problem.logit_scale(distant=False))
-    apart = problem.temperature is not None and problem.temperature_scope == "distant"
-    if apart:
-        far = _scaled(query, *problem.logit_scale(distant=True))
+    asked = _asked(query, problem.scale, problem.temperature, problem.temperature_scope)
     listed = None if groups is None else [row for (row,) in groups.tolist()]
-    return _attend_rows(stream, near, far, apart, listed, want_lse)
+    return _attend_rows(stream, asked, listed, want_lse)
+
+
+def _asked(query: Tensor, scale: float, temperature: float | Tensor | None, scope: str) -> tuple[Asked, Asked]:
+    """query [B, Hq, 1, D] as it asks what is near, and what is far: the same unless only that feels a temperature."""
+    if temperature is None or scope != "distant":
+        return (same := _scaled(query, *cooled_scale(scale, temperature)), same)
+    return (query, scale), _scaled(query, *cooled_scale(scale, temperature))
 
 
 def _scaled(query: Tensor, scale: float, factor: Tensor | None) -> Asked:
-    """query [B, Hq, 1, D] times a factor per head, and the scale that is left."""
+    """query times a factor per head, and the scale that is left."""
     return (query if factor is None else query * factor.to(query.dtype).view(-1, 1, 1)), scale
 
 
 def _attend_rows(
-    stream: KeyBuckets, near: Asked, far: Asked, apart: bool, groups: list[list[int]] | None, want_lse: bool
+    stream: KeyBuckets, asked: tuple[Asked, Asked], groups: list[list[int]] | None, want_lse: bool
 ) -> tuple[Tensor, Tensor]:
-    """As `attend_tokens`; `apart`: sinks beyond the window feel the temperature, `far` is scaled by it."""
+    """As `attend_tokens`, for queries as they ask what is near and what is far."""
+    near, far = asked
+    apart = near is not far  # then sinks beyond the window are far
     pool, shape = stream.pool, near[0].shape
     found = []
     for number, row in enumerate(stream.rows):

@@ -1,0 +1,116 @@
+"""Tables of quality: before training, against rivals, on benchmarks, far back, by position."""
+
+from __future__ import annotations
+
+import json
+
+from .markdown import ROOT, number, results, table, tokens
+
+
+def untrained() -> str:
+    record = results("untrained_router")
+    rows = [
+        [r["method"], f"{r['distant']:.0%}", f"{r['perplexity']:.2f} ± {r['standard_error']:.2f}"]
+        for r in record["rows"]
+    ]
+    return (
+        f"**Before any training**, SmolLM2-135M on the Python reference, {record['windows']} windows of "
+        f"{record['tokens']} tokens, K = 4, k = 1, window 128 (`{record['command']}`). The standard error is over "
+        "windows, which differ much; the methods are compared on the same ones.\n\n"
+        + table("attention | distant pairs | perplexity", rows)
+    )
+
+
+def comparison() -> str:
+    """Focus beside its rivals."""
+    record = results("compare")
+    titles = list(record["perplexity"])
+    rows = [
+        [
+            row["method"],
+            *(f"{row[x]:.0%}" for x in ("distant", "density")),
+            f"{row['choosing']:.1%}" if row["choosing"] else "-",
+            "-" if row["engine"] == "dense mask" else f"{row['speed']:.2f}",
+            f"{row['parameters']:,}" if row["parameters"] else "-",
+            *(row[title] for title in titles),
+        ]
+        for row in record["table"]
+    ]
+    asked = record["asked"]
+    return (
+        f"**Against rivals**, SmolLM2-135M, {asked['windows']} windows of each text, K = 4, window 128, perplexity "
+        "with the paired change over full attention. Rivals that learn did so on the text of the first column, "
+        f"{asked['train_windows']} windows, weights for {asked['steps']} steps; the shipped adapter of Focus had 72 "
+        "windows and 130 steps of it, and its recipe was chosen on held-out windows of that text, which flatters it "
+        "there. Speed is that of whole passes over these windows, in turn; a method that is only "
+        "a mask has none. *Choosing* is what the choice of keys costs beside the pairs, as a share of full attention. "
+        f"[What they are](evaluation.md#methods); `{record['command']}`.\n\n"
+        + table(" | ".join(["method", "distant pairs", "all pairs", "choosing", "speed", "learned", *titles]), rows)
+        + "\n![perplexity by pairs and by speed](images/compare.png)\n"
+    )
+
+
+def benchmarks() -> str:
+    """Base and Focus on the same items, a file for each number of examples."""
+    records = [json.loads(path.read_text()) for path in sorted((ROOT / "results").glob("benchmarks-*.json"))]
+    rows = []
+    for row in (row for record in records for row in record["answers"]):
+        change = flips = "-"
+        if row["kind"] != "full":
+            change = f"{row['over_full']:+.1%} ± {number(row['over_full_error'], '.1%')}"
+            flips = f"{row['lost']} / {row['gained']} / {row['changed']}"
+        beyond, task = f"{row['beyond']} of {row['items']}", f"{row['task']}, {row['shots']}"
+        rows.append([task, row["method"], f"{row['tokens_mean']:.0f}", beyond, f"{row['value']:.1%}", change, flips])
+    checked = sum(record["checked_within_the_window"] for record in records)
+    commands = "; ".join(f"`{record['command']}`" for record in records)
+    return (
+        "**Benchmarks**, SmolLM2-135M with the shipped adapter, all methods on the same items; *beyond* are items "
+        "longer than the window, the others are the base model's by construction (checked for Focus: "
+        f"{checked} answers). {commands}.\n\n"
+        + table("task, examples | attention | tokens | beyond | score | over full | lost / gained / changed", rows)
+    )
+
+
+def retrieval() -> str:
+    """What is found far back."""
+    record = results("retrieval")
+    rows = []
+    for row in record["rows"]:
+        low, high = row["interval"]
+        over = row["over_full"]
+        change = "-" if over is None else f"{over['nll']:+.2f} ± {over['nll_error']:.2f}"
+        found = f"{row['accuracy']:.0%} ({low:.0%} to {high:.0%})"
+        rows.append([row["task"], row["method"], f"{row['density']:.0%}", found, f"{row['nll']:.2f}", change])
+    asked = record["asked"]
+    lengths, depths = (", ".join(f"{x:,}" for x in asked[name]) for name in ("lengths", "depths"))
+    return (
+        f"**Retrieval**, SmolLM2-135M with the shipped adapter, {lengths} tokens, depths {depths}, {asked['items']} "
+        "items each, the same for all; *found* with a 95 % interval, negative log-likelihood of the answer with the "
+        f"paired change. `{record['command']}`.\n\n"
+        + table("task | attention | all pairs | found | nll | over full", rows)
+        + "\n![passkeys found, by depth and length](images/passkey.png)\n"
+    )
+
+
+def positions() -> str:
+    """Perplexity by range of positions, scaling and attention; what Focus costs is paired."""
+    record = results("positions")
+    titles = {"full": "full", "focus": f"Focus, K = {record['config']['num_groups']}, k = {record['config']['top_k']}"}
+    names = [f"{tokens(x['from']) if x['from'] else '0'} to {tokens(x['to'])}" for x in record["rows"][0]["ranges"]]
+    rows = []
+    for row in record["rows"]:
+        cells = [f"{x['perplexity']:.2f} ± {x['standard_error']:.2f}" for x in row["ranges"]]
+        over = [f" ({x['over']:+.1%} ± {x['over_error']:.1%})" if "over" in x else "" for x in row["ranges"]]
+        both = [cell + change for cell, change in zip(cells, over, strict=True)]
+        rows.append([row["rope"], titles[row["method"]], f"{row['density']:.0%}", f"{row['seconds']:.0f}", *both])
+    made_for, asked = tokens(record["made_for"]), record["asked"]
+    count = record["texts"]
+    return (
+        f"**Perplexity by position**, {record['model']['name']}, made for {made_for}, on {count} "
+        f"text{'s' if count > 1 else ''} of {tokens(asked['length'])} tokens from `{asked['text']}`, factor "
+        f"{record['factor']:g}. Standard errors over segments of 128 tokens; in brackets Focus over full attention "
+        f"with the same scaling, paired by segment. *Pairs* is the share that was computed, *s* seconds of one text. "
+        f"{record['machine']['processor']}, {record['machine']['threads']} threads; `{record['command']}`.\n\n"
+        + table(" | ".join(["rope", "attention", "pairs", "s", *names]), rows)
+        + "\n![perplexity by position](images/positions.png)\n"
+    )

@@ -1,0 +1,118 @@
+"""Tables of training: by domain, by recipe, by the size of the model, and what a step costs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .markdown import number, results, table, tokens
+
+
+def over(row: dict[str, Any], full: dict[str, Any]) -> str:
+    return f"{row['perplexity'] / full['perplexity'] - 1:+.1%}"
+
+
+def largest(record: dict[str, Any]) -> float:
+    """Share of the largest group in any layer, trained."""
+    return max(row["largest_group"] for row in record["rows"] if row["method"].startswith("trained"))
+
+
+def trained() -> str:
+    """Every method on every domain's held-out text."""
+    records = {name: record for name, record in results("domains").items() if "rows" in record}
+    first = next(iter(records.values()))
+    head = " | ".join(["attention", "distant pairs", *(f"{name} | over full" for name in records)])
+    rows = []
+    for place, row in enumerate(first["rows"]):
+        cells = [row["method"], f"{row['distant']:.0%}"]
+        for record in records.values():
+            cells += [f"{record['rows'][place]['perplexity']:.2f}", over(record["rows"][place], record["rows"][0])]
+        rows.append(cells)
+    notes = [
+        f"{name}: {record['training']['minutes']:.0f} minutes of training on 2 cores, {record['windows']} held-out "
+        f"windows, standard error of full attention's perplexity {record['rows'][0]['standard_error']:.2f}, largest "
+        f"group {largest(record):.0%}, change of a past logit by the future {record['leak']:g} (`{record['command']}`)"
+        + (f"; {record['remark']}" if "remark" in record else "")
+        for name, record in records.items()
+    ]
+    return (
+        f"**After training**, perplexity of SmolLM2-135M on held-out documents, {first['tokens']} tokens, K = 4, "
+        f"window 128, {first['parameters']:,} parameters; of the training text everything is left out that held-out "
+        "text repeats.\n\n" + table(head, rows) + "\n" + "".join(f"- {note}\n" for note in notes)
+    )
+
+
+def across() -> str:
+    """Each adapter on each domain."""
+    record = results("domains")["across"]
+    names = list(record["full attention"])
+    rows = [
+        [
+            name,
+            *(f"{row[text]['perplexity']:.2f} ({over(row[text], record['full attention'][text])})" for text in names),
+        ]
+        for name, row in record.items()
+    ]
+    return (
+        "**Each adapter on the others' text** (hard, k = 1; `python scripts/train_domains.py --across`), switched by "
+        "name on one base model.\n\n" + table(" | ".join(["adapter", *names]), rows)
+    )
+
+
+def recipes() -> str:
+    """What was tried on the way to the default recipe."""
+    record = results("recipes")
+    rows = [
+        [r["recipe"], f"{r['minutes']:.0f}", f"{r['distant']:.0%}", f"{r['perplexity']:.3f}", f"{r['over']:+.1%}"]
+        for r in record["rows"]
+    ]
+    head = "recipe | minutes | distant pairs | perplexity | over full"
+    return f"**Recipes**, {record['what']} (`{record['command']}`).\n\n" + table(head, rows)
+
+
+def cost() -> str:
+    """Time and memory of a training step's attention, by length; each row has full attention beside it."""
+    record = results("training_cost")
+    rows: list[list[str]] = []
+    for row in record["rows"]:
+        if not rows or rows[-1][0] != tokens(row["tokens"]):
+            full = ["full attention", f"{row['full_seconds']:.3f}", f"{row['full_bytes'] / 1e6:.0f}", "1.00", "1.00"]
+            rows.append([tokens(row["tokens"]), *full])
+        cells = [f"{row['focus_seconds']:.3f}", f"{row['focus_bytes'] / 1e6:.0f}"]
+        cells += [number(row[name]) for name in ("speedup", "bound")]
+        rows.append([tokens(row["tokens"]), row["setup"].partition("window 128, ")[2], *cells])
+    grown = {"full attention": record["growth"][0], **{one["setup"]: one for one in record["growth"]}}
+    words = [
+        f"{setup.rpartition('window 128, ')[2]}: {one[side + '_seconds']:.2f} and {one[side + '_bytes']:.2f}"
+        for (setup, one), side in zip(grown.items(), ["full", *["focus"] * len(record["growth"])], strict=True)
+    ]
+    return (
+        "**Attention of one layer in a training step**, forward and backward, 9/3 heads of 64, K = 8, k = 1, window "
+        f"128 (`{record['command']}`"
+        + (f"; {record['remark']}" if "remark" in record else "")
+        + ").\n\n"
+        + table("tokens | objective | seconds | MB | times full | bound", rows)
+        + "\nGrowth, exponents of time and memory fitted to the longer half of the lengths: "
+        + "; ".join(words)
+        + ".\n"
+    )
+
+
+def sizes() -> str:
+    """What training the routers takes by the size of the model, as `focus-retrofit plan` says."""
+    from focus_retrofit.planning.training import plan
+
+    setups = [("gpt2", 1, "t4-16"), ("mistral-7b", 1, "rtx4090-24"), ("llama-2-7b", 2, "a100-40")]
+    setups += [("llama-2-13b", 1, "rtx4090-24"), ("llama-2-13b", 4, "rtx4090-24")]
+    setups += [("llama-2-70b", 1, "h100-80"), ("llama-2-70b", 8, "h100-80")]
+    rows = []
+    for model, gpus, gpu in setups:
+        found = plan(model, gpu=gpu, gpus=gpus, length=1024 if model == "gpt2" else 2048)
+        best = found.recommended
+        if best is None or best.memory is None:
+            raise SystemExit(f"nothing fits: {model} on {gpus} x {gpu}")
+        size, adapter = f"{found.run.model.parameters / 1e9:.2g}B", f"{found.run.adapter / 1e6:.1f}M"
+        kept = "yes" if best.checkpointing else "no"
+        cells = [best.name, kept, f"{best.memory.to_dict()['total'] / 1e9:.0f}", f"{best.hours:.1g}"]
+        rows.append([model, size, adapter, str(found.run.length), f"{gpus} x {gpu}", *cells])
+    head = "model | size | routers | tokens | GPUs | way | checkpointing | GB each | hours for 1000 steps"
+    return table(head, rows)
