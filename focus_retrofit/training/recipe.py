@@ -190,7 +190,7 @@ def _run(model: Any, windows: Any, held: Any, config: TrainConfig, folder: Path,
         metric_for_best_model="loss" if config.patience else None,
         bf16=config.precision == "bf16",
         fp16=config.precision == "fp16",
-        gradient_checkpointing=config.gradient_checkpointing,
+        **({"gradient_checkpointing": True} if config.gradient_checkpointing else {}),  # the name is on its way out
         report_to=config.report_to,
         use_cpu=not torch.accelerator.is_available(),
         dataloader_pin_memory=torch.accelerator.is_available(),

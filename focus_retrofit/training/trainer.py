@@ -60,7 +60,8 @@ class FocusTrainer(Trainer):
                     f"objective {objective!r} takes two forward passes, which gradient checkpointing cannot tell "
                     "apart: leave out 'lm' or 'lm-hard', or train without gradient checkpointing"
                 )
-            args.gradient_checkpointing_kwargs = {"use_reentrant": False}
+            for name in ("gradient", "activation"):  # its name before transformers 5.23, and since
+                setattr(args, f"{name}_checkpointing_kwargs", {"use_reentrant": False})
         args.remove_unused_columns = False
         args.ddp_find_unused_parameters = False  # it would look for them in the model's output; 'mass' is beside it
         super().__init__(model, args, **options)
