@@ -21,7 +21,7 @@ from ..attention import Seen
 from ..config import FocusConfig
 from ..controller import Focus
 from .mass import Weighed, gains, masses, sensitivities
-from .objectives import divergence, shifted
+from .objectives import shifted
 from .options import WEIGHTS
 from .search import Search, Text, fit_router
 from .warm import read
@@ -40,11 +40,10 @@ def fit_routers(
     """Let every layer's groups keep the pairs that matter in a calibration text; returns what each loses at the end.
 
     weights of pairs: 'mass' (of full attention; forward passes only), 'sensitivity' (how the loss feels a pair in full
-    attention; one backward pass for each batch) or 'gain' (how much closer to full attention's predictions the model
-    comes by a pair, where only others are seen; two forward passes and a backward one); both need labels. A round reads
-    its share of the batches; gains are those with random groups in the first, with the groups found so far in later
-    ones. memory: bytes for what is kept of the text, tokens^2 per window and layer, by default half of what is free;
-    what is more than that goes to temporary files.
+    attention) or 'gain' (how much the loss falls by a pair, where only others are seen); these take a backward pass for
+    each batch, and labels. A round reads its share of the batches; gains are those with random groups in the first,
+    with the groups found so far in later ones. memory: bytes for what is kept of the text, tokens^2 per window and
+    layer, by default half of what is free; what is more than that goes to temporary files.
     """
     if weights not in WEIGHTS:
         raise FocusError(f"weights is {weights!r}; choose one of {', '.join(map(repr, WEIGHTS))}")
@@ -150,13 +149,9 @@ def next_token_loss(focus: Focus, inputs: dict[str, Tensor], labels: Tensor) -> 
     return F.cross_entropy(predictions, targets, reduction="sum")
 
 
-def divergence_from_base(focus: Focus, inputs: dict[str, Tensor], labels: Tensor) -> Tensor:
-    """How far the predictions with groups are from those without."""
-    with torch.no_grad(), focus.disabled():
-        base = focus.model(**inputs, use_cache=False).logits.float().log_softmax(-1)
+def served_loss(focus: Focus, inputs: dict[str, Tensor], labels: Tensor) -> Tensor:
     focus.mode = "hard"
-    predictions, _ = shifted(focus.model(**inputs, use_cache=False).logits, labels)
-    return divergence(predictions, shifted(base, labels)[0])
+    return next_token_loss(focus, inputs, labels)
 
 
-LOSSES = {"sensitivity": next_token_loss, "gain": divergence_from_base}
+LOSSES = {"sensitivity": next_token_loss, "gain": served_loss}

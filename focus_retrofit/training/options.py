@@ -63,7 +63,7 @@ class TrainConfig:
     objective: str = option(
         "lm-hard + 0.3*balance", "what the trainer minimises: a sum of 'lm', 'lm-hard', 'mass', 'distill', 'balance'"
     )
-    steps: int = option(60, "steps of the trainer; 0 leaves it out")
+    steps: int = option(90, "steps of the trainer; 0 leaves it out")
     lr: float = option(7e-4, "learning rate of routers; ten times it for learned temperatures")
     finetune_steps: int = option(0, "steps that train all weights afterwards (two-phase fine-tuning)")
     finetune_lr: float = option(2e-5, "learning rate of the base model's weights, wherever they train")
