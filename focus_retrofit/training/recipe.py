@@ -170,6 +170,8 @@ def _run(model: Any, windows: Any, held: Any, config: TrainConfig, folder: Path,
     everything = finetune or not config.frozen
     steps = config.finetune_steps if finetune else config.steps
     often = held is not None and config.eval_every > 0
+    # only where it is asked for: the name is on its way out
+    memory: dict[str, Any] = {"gradient_checkpointing": True} if config.gradient_checkpointing else {}
     arguments = TrainingArguments(
         output_dir=str(folder),
         max_steps=steps,
@@ -190,7 +192,7 @@ def _run(model: Any, windows: Any, held: Any, config: TrainConfig, folder: Path,
         metric_for_best_model="loss" if config.patience else None,
         bf16=config.precision == "bf16",
         fp16=config.precision == "fp16",
-        **({"gradient_checkpointing": True} if config.gradient_checkpointing else {}),  # the name is on its way out
+        **memory,
         report_to=config.report_to,
         use_cpu=not torch.accelerator.is_available(),
         dataloader_pin_memory=torch.accelerator.is_available(),
