@@ -16,7 +16,7 @@ from train_domains import CONFIG, TOKENS
 
 from focus_retrofit import FocusConfig, load_pretrained, retrofit
 from focus_retrofit.evaluation import perplexity
-from focus_retrofit.evaluation.texts import split, windows_of
+from focus_retrofit.evaluation.texts import split, windows_of, without
 from focus_retrofit.files import write_atomically
 from focus_retrofit.training import Stream, TrainConfig, Windows, train
 
@@ -50,7 +50,7 @@ def main() -> None:
     model, tokenizer = load_pretrained("smollm2-135m")
     topics = split("reference")[0]
     cut = 9 * len(topics) // 10  # a recipe is chosen on text set aside here: held-out text is for the one chosen
-    training = Windows(Stream(topics[:cut], tokenizer, TOKENS, apart=False), "reference")
+    training = Windows(Stream(without(topics[:cut], topics[cut:]), tokenizer, TOKENS, apart=False), "reference")
     held = windows_of(topics[cut:], "reference, set aside", tokenizer, TOKENS, options.windows)
     full = perplexity(model, held, "full attention")["perplexity"]
     record: dict[str, Any] = {

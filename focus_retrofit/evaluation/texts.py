@@ -54,8 +54,13 @@ def split(name: str) -> tuple[list[str], list[str]]:
         while sum(map(len, documents[end - 1 :])) <= tenth:
             end -= 1
         rest, held = documents[:end], documents[end:]
+    return without(rest, held), held
+
+
+def without(documents: list[str], held: list[str]) -> list[str]:
+    """The documents less their paragraphs that have a line in common with what is held out."""
     known = {line for text in held for line in _lines(text)}
-    return ["\n\n".join(p for p in text.split("\n\n") if not known & set(_lines(p))) for text in rest], held
+    return ["\n\n".join(p for p in text.split("\n\n") if not known & set(_lines(p))) for text in documents]
 
 
 def documents(name: str) -> tuple[list[str], list[str]]:
