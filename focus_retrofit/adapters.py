@@ -38,7 +38,7 @@ def make_adapter(model: Any, config: FocusConfig, backend: str, seed: int) -> Sh
     routers = nn.ModuleDict()
     for one in found:
         if one.index in chosen:
-            routers[str(one.index)] = Router(hidden_size, config, generator).to(device_of(one.module))
+            routers[str(one.index)] = Router(hidden_size, config, one.index, generator).to(device_of(one.module))
     dense_below = config.min_length if isinstance(config.min_length, int) else crossover(model, config, backend)
     return Shelved(config, routers.train(model.training), dense_below)
 

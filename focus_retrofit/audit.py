@@ -156,7 +156,7 @@ def _all_groups(model: Any, ids: Tensor) -> Check:
         return Check(name, None, None, None, f"temperature is {focus.config.temperature!r}, not 1")
     with focus.disabled():
         base = _logits(model, ids)
-    with _set(focus.config, top_k=focus.config.num_groups):
+    with _set(focus.config, top_k=focus.config.num_groups, layer_top_k=None):
         value, limit = _apart(_logits(model, ids), base), ROUNDING[model.dtype]
     return Check(name, value <= limit, value, limit, f"largest difference of a logit over {ids.shape[1]} tokens")
 

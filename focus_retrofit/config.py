@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
@@ -25,6 +25,9 @@ class FocusConfig:
 
     num_groups: int = option(8, "groups (centroids) per layer, K")
     top_k: int = option(2, "groups each query looks into, 1..num_groups; num_groups is full attention")
+    layer_top_k: dict[int, int] | None = option(
+        None, "layers that look into another number of groups than top_k, by their numbers: '{\"17\": 4}'"
+    )
     match: str = option(
         "probe", "which distant keys a query sees: 'probe' (first group among the query's) or 'share' (any in common)"
     )
@@ -67,6 +70,7 @@ class FocusConfig:
         if isinstance(self.layers, Iterable) and not isinstance(self.layers, str):
             self.layers = list(self.layers)
         self._check_sizes()
+        self._check_layer_top_k()
         self._check_choices()
         self._check_temperature()
         parse_layers(self.layers)
@@ -105,6 +109,22 @@ class FocusConfig:
         ):
             raise FocusError(f"min_length is {self.min_length!r}; give a number of tokens (0 for never) or 'auto'")
 
+    def _check_layer_top_k(self) -> None:
+        given = self.layer_top_k
+        if given is None:
+            return
+        try:
+            found = {int(layer): int(k) for layer, k in given.items()}
+            wrong = any(isinstance(k, bool) or k != found[int(layer)] for layer, k in given.items())
+        except (AttributeError, TypeError, ValueError):
+            found, wrong = {}, True
+        if wrong or any(layer < 0 or not 1 <= k <= self.num_groups for layer, k in found.items()):
+            raise FocusError(
+                f"layer_top_k is {given!r}; give layers' numbers and their groups per query, from 1 to num_groups "
+                f"({self.num_groups}), such as {{17: {min(4, self.num_groups)}}}"
+            )
+        self.layer_top_k = dict(sorted(found.items())) or None
+
     def _check_choices(self) -> None:
         for name, choices in (
             ("match", ("probe", "share")),
@@ -133,6 +153,10 @@ class FocusConfig:
                 "temperature='input' scales whole queries: use it with temperature_scope='all'; for distant pairs "
                 "only there is temperature='learned'"
             )
+
+    def k_of(self, layer: int) -> int:
+        """Groups that a query looks into in this layer."""
+        return (self.layer_top_k or {}).get(layer, self.top_k)
 
     @property
     def leaks(self) -> bool:
@@ -166,6 +190,12 @@ class FocusConfig:
         if not isinstance(values, dict):
             raise FocusError(f"not a Focus configuration: expected an object of options, got {type(values).__name__}")
         return cls.from_dict(values)
+
+
+def shown_k(options: Mapping[str, Any]) -> str:
+    """Groups per query of a configuration's options, for people: '2', or '1 to 8' where layers differ."""
+    found = {options["top_k"], *(options.get("layer_top_k") or {}).values()}
+    return str(min(found)) if len(found) == 1 else f"{min(found)} to {max(found)}"
 
 
 def _positive(value: Any) -> bool:

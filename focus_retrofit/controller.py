@@ -19,6 +19,7 @@ from focus_kernels import FocusError
 from .adapters import Shelved, add_adapter, set_adapter
 from .adjunct import Adjunct
 from .cache import FocusCache
+from .config import shown_k
 from .discover import attention_layers
 from .latent import is_latent
 from .layer import ATTRIBUTE, Layer
@@ -123,6 +124,12 @@ class Focus(Adjunct):
     def layer_indices(self) -> list[int]:
         """The layers that Focus took; the others are as they were."""
         return [layer.index for layer in self._layers if layer.router is not None]
+
+    @property
+    def top_k(self) -> float:
+        """Groups per query, the mean over layers."""
+        layers = self.layer_indices
+        return sum(map(self.config.k_of, layers)) / len(layers)
 
     def router(self, index: int) -> Router:
         """The router of a layer, by the layer's number."""
@@ -238,7 +245,7 @@ class Focus(Adjunct):
     def extra_repr(self) -> str:
         config = self.config
         return (
-            f"mode={self.mode!r}, K={config.num_groups}, k={config.top_k}, match={config.match!r}, "
+            f"mode={self.mode!r}, K={config.num_groups}, k={shown_k(vars(config))}, match={config.match!r}, "
             f"window={config.window}, sinks={config.sinks}, layers={len(self.layer_indices)}, "
             f"parameters={self.num_parameters()}"
         )

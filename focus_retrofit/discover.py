@@ -93,8 +93,14 @@ def choose_layers(found: list[Found], config: FocusConfig) -> set[int]:
             "checkpoint allows it, load it with sliding_window=None in its config"
         )
     named = pick_layers(config.layers, 1 + max(one.index for one in found))
-    if named is None:
-        return full
+    chosen = full if named is None else _named(full, named, config)
+    others = sorted(set(config.layer_top_k or {}) - chosen)
+    if others:
+        raise FocusError(f"layer_top_k names layers {others} that are not retrofitted; these are: {sorted(chosen)}")
+    return chosen
+
+
+def _named(full: set[int], named: list[int], config: FocusConfig) -> set[int]:
     wrong = [index for index in named if index not in full]
     if wrong and isinstance(config.layers, list):
         raise FocusError(f"layers {wrong} have no full attention to replace; layers with it: {sorted(full)}")

@@ -46,7 +46,8 @@ def attend_whole(
         focused.update(sequence_ids=layout.sequence_ids, padding_mask=layout.real)
         if torch.is_grad_enabled() and routed.logits.requires_grad:
             soft = routed.logits.softmax(-1)
-            explored = soft.detach().topk(config.explore or config.num_groups, -1).indices.to(query.device)
+            explore = max(config.explore or config.num_groups, groups.shape[2])
+            explored = soft.detach().topk(explore, -1).indices.to(query.device)
             out = gated_attention(cool, key, value, groups, soft, explored=explored, **focused)
         else:
             out = focus_attention(cool, key, value, groups, **focused)
@@ -133,7 +134,7 @@ def attend_token(layer: Layer, cache: FocusLayer, hidden: Tensor, query: Tensor,
     if not query.is_cpu or not hidden.is_cpu or layer.latent:
         return None
     tokens = buckets.late = buckets.late or TokenRouter(router)
-    if tokens.count != focus.config.top_k:
+    if tokens.count != router.top_k:
         return None  # the general way says what is wrong
     below = [row.length < focus.dense_below for row in buckets.rows]
     dense = all(below)

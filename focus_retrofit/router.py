@@ -30,9 +30,9 @@ class Routing:
 class Router(Adjunct):
     """Scores tokens against a layer's centroids, in fp32 whatever the model computes in."""
 
-    def __init__(self, hidden_size: int, config: FocusConfig, generator: torch.Generator | None = None):
+    def __init__(self, hidden_size: int, config: FocusConfig, layer: int, generator: torch.Generator | None = None):
         super().__init__()
-        self.config = config
+        self.config, self.layer = config, layer
         self.fitting, self.fitted = False, 0  # whether potentials are being fitted, and on how many batches they were
         self.batch: Tensor | None = None  # potentials of the batch that is being trained on, [K]
         self.learning = False
@@ -46,6 +46,11 @@ class Router(Adjunct):
             self.temperature = nn.Parameter(torch.zeros(hidden_size))
 
     potentials: Tensor
+
+    @property
+    def top_k(self) -> int:
+        """Groups that a query looks into here."""
+        return self.config.k_of(self.layer)
 
     def route(self, hidden: Tensor, layout: Layout) -> Routing:
         """hidden [B, T, d] -> the groups of its tokens, on the layout's device."""
@@ -113,7 +118,7 @@ class Router(Adjunct):
 
     def groups(self, logits: Tensor) -> Tensor:
         """logits [B, T, K] -> the k best groups of each token [B, T, k], best first."""
-        return logits.detach().topk(self.config.top_k, dim=-1).indices
+        return logits.detach().topk(self.top_k, dim=-1).indices
 
     def layer_temperature(self) -> float | Tensor | None:
         """The layer's temperature, clipped; None is exactly 1. For 'input' see `token_temperature`."""

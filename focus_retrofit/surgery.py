@@ -17,7 +17,8 @@ from .controller import Focus
 from .positions import check_static
 
 Model = TypeVar("Model", bound=PreTrainedModel)
-AFTERWARDS = {"top_k", "match", "window", "sinks", "min_length"}  # choices that no trained tensor depends on
+# choices that no trained tensor depends on
+AFTERWARDS = {"top_k", "layer_top_k", "match", "window", "sinks", "min_length"}
 
 
 def retrofit(model: Model, config: FocusConfig | None = None, *, backend: str = "auto", seed: int = 0) -> Model:
@@ -66,4 +67,6 @@ def served_with(config: FocusConfig, changes: Mapping[str, Any]) -> FocusConfig:
             f"{', '.join(lasting)} cannot be changed in a trained adapter, only {', '.join(sorted(AFTERWARDS))}: leave "
             "them out, or begin with untrained routers"
         )
+    if "top_k" in changes:
+        changes = {"layer_top_k": None, **changes}  # what all layers are given is not meant for some
     return replace(config, **changes)

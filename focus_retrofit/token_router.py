@@ -22,7 +22,7 @@ class TokenRouter:
         config = router.config
         self.map = router.projection.float() @ router.centroids.float().T / config.tau  # [d, K]
         self.start = router.potentials.float() * (config.balance == "potentials")
-        self.count = config.top_k
+        self.count = router.top_k
         self.hidden: list[Tensor] = []
         self.waiting: list[list[int]] = []
 

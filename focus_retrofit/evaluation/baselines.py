@@ -44,10 +44,10 @@ def probing(groups: Groups, k: int) -> Groups:
 
 @contextmanager
 def routed(model: Any, groups: Groups) -> Iterator[None]:
-    """Inside, all layers take these groups instead of their routers', at temperature 1."""
+    """Inside, all layers take these groups instead of their routers', each as many as it did, at temperature 1."""
     routers = [model.focus.router(index) for index in model.focus.layer_indices]
     for router in routers:
-        router.groups = groups
+        router.groups = probing(groups, router.top_k)
         router.layer_temperature = router.token_temperature = lambda *_: None
     try:
         yield

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from focus_kernels import FocusError
 
+from ..config import shown_k
 from ..record import Record
 from .methods import Method, evaluate, label, prepare
 from .texts import overlap, windows_of
@@ -136,7 +137,7 @@ class Comparison:
 def table(record: Record, methods: Sequence[Method]) -> list[Row]:
     """A row per method: pairs and speed on the first text and length, then a column per measure; a perplexity is the
     change over full attention, a benchmark or retrieval its score."""
-    top_k = record["config"]["top_k"]
+    top_k = shown_k(record["config"])
     rows = []
     for number, method in enumerate(methods):
         name = label(*method, top_k=top_k)

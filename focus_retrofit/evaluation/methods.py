@@ -14,9 +14,10 @@ from tqdm.auto import tqdm
 
 from focus_kernels import FocusError
 
+from ..config import shown_k
 from ..files import write_atomically
 from ..rivals import RIVALS, FineTuning, LoRA
-from .baselines import probing, random_groups, routed, strided_groups
+from .baselines import random_groups, routed, strided_groups
 from .perplexity import Cell, read_window, summarise
 
 METHODS = {  # beside the rivals
@@ -84,7 +85,7 @@ def attending(
 ) -> Iterator[None]:
     """Inside, a retrofitted model attends by another method; what it was is restored. `seed` draws random groups."""
     focus, wanted = model.focus, Method(method, number, rate)
-    config, before = focus.config, (focus.config.top_k, focus.mode)
+    config, before = focus.config, (focus.config.top_k, focus.config.layer_top_k, focus.mode)
     if number is not None and number > config.num_groups and method != "lora":
         raise FocusError(f"{wanted} asks for {number} groups per query; there are {config.num_groups}")
     with ExitStack() as stack:
@@ -94,14 +95,15 @@ def attending(
             elif method in RIVALS or method in RATES:
                 stack.enter_context(rival_of(model, wanted).applied(model))
             else:
-                config.top_k = number or config.top_k
+                if number is not None:
+                    config.top_k, config.layer_top_k = number, None
                 if method in ("random", "strided"):
                     groups = random_groups(seed) if method == "random" else strided_groups
-                    stack.enter_context(routed(model, probing(groups, config.top_k)))
+                    stack.enter_context(routed(model, groups))
             focus.mode = "soft" if method == "soft" else "hard"
             yield
         finally:
-            config.top_k, focus.mode = before
+            config.top_k, config.layer_top_k, focus.mode = before
 
 
 def rival_of(model: Any, method: Method) -> Any:
@@ -119,7 +121,7 @@ def make_rival(model: Any, method: Method, steps: int = 0) -> Any:
     if method.name in RATES:
         rate = method.rate or RATES[method.name]
         return FineTuning(rate, steps) if method.name == "finetune" else LoRA(rate, steps, rank=method.number or 4)
-    share = (method.number or config.top_k) / config.num_groups
+    share = (method.number or model.focus.top_k) / config.num_groups
     return RIVALS[method.name](share, config.window, config.sinks)
 
 
@@ -176,7 +178,7 @@ def evaluate(
                 bar.update()
     rows = []
     for method in methods:
-        name = label(*method, top_k=model.focus.config.top_k)
+        name = label(*method, top_k=shown_k(vars(model.focus.config)))
         rows.append({"method": name, "kind": method.kind, **facts(model, method), **summarise(cells[str(method)])})
         if method.name == "soft":
             rows[-1]["density"] = rows[-1]["distant"] = 1.0  # dense, gated
@@ -198,7 +200,7 @@ def facts(model: Any, method: Method) -> dict[str, Any]:
     return {"engine": "dense mask" if method.name == "soft" else "Focus", **learned}
 
 
-def label(name: str, number: int | None = None, rate: float | None = None, *, top_k: int | None = None) -> str:
+def label(name: str, number: int | None = None, rate: float | None = None, *, top_k: int | str | None = None) -> str:
     """How a method is called in tables; `top_k` is what is meant without a number."""
     if name in RATES:
         rate = rate or RATES[name]

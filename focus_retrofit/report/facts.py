@@ -5,6 +5,7 @@ from __future__ import annotations
 from statistics import fmean
 from typing import Any
 
+from ..config import shown_k
 from .speed import Curve
 from .words import SPACE, change, count, number, percent, times
 
@@ -38,7 +39,8 @@ def lead(results: Row, rows: list[Row]) -> str:
     """The page in one sentence."""
     model = (results.get("model") or {}).get("name") or "a model"
     config = results.get("config") or {}
-    setup = [f"{name} = {config[key]}" for name, key in (("K", "num_groups"), ("k", "top_k")) if key in config]
+    setup = [f"K = {config['num_groups']}"] if "num_groups" in config else []
+    setup += [f"k = {shown_k(config)}"] if "top_k" in config else []
     text = f"{model} with Focus attention" + (f" ({', '.join(setup)})" if setup else "")
     row = headline_row(rows)
     if row is None:

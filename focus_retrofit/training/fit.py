@@ -140,7 +140,7 @@ def plainly(seen: Seen) -> None:
 def scatter(seen: Seen, config: FocusConfig, seed: int) -> None:
     """Random groups for a layer's tokens in place of its router's."""
     routed, generator = seen.routed, torch.Generator().manual_seed(seed)
-    drawn = torch.rand(routed.logits.shape, generator=generator).topk(config.top_k, -1).indices
+    drawn = torch.rand(routed.logits.shape, generator=generator).topk(config.k_of(seen.index), -1).indices
     routed.groups = drawn.to(routed.groups.device)
 
 

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from ..balance import fit_potentials, sinkhorn
-from ..config import FocusConfig
 from ..router import Router, draw
 
 Text = tuple[Tensor, Tensor]  # hidden [T, d]; weights of pairs [T, T], of queries (rows) and earlier keys
@@ -33,7 +32,7 @@ class Search:
 def fit_router(router: Router, texts: list[Text], how: Search, generator: torch.Generator) -> float:
     """Let the router's groups keep pairs of large weight and lose those of negative weight; returns the share of the
     weights that they lose, of all, whatever their sign."""
-    config, device = router.config, router.projection.device
+    device = router.projection.device
     routers = _Routers(router, how.starts, generator)
     optimizer = torch.optim.AdamW(routers.parameters, lr=how.lr, weight_decay=how.decay, betas=(0.9, 0.999))
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda n: min(1, (n + 1) / 10) * (1 - n / how.steps) ** 0.5)
@@ -42,7 +41,7 @@ def fit_router(router: Router, texts: list[Text], how: Search, generator: torch.
         for number in _order(len(texts), how.steps, generator):
             hidden, weights = (x.to(device, torch.float32) for x in texts[number])
             scores = routers.scores(hidden)
-            loss = -_kept(routers.balanced(scores), weights, config, how.next_choice).sum() / unit
+            loss = -_kept(routers.balanced(scores), weights, router.top_k, how.next_choice).sum() / unit
             optimizer.zero_grad()
             (loss + how.balance * routers.unevenness(scores).sum()).backward()
             optimizer.step()
@@ -104,8 +103,8 @@ class _Routers:
         for hidden, weights in texts:
             scores, weights = self.scores(hidden.to(device, torch.float32)), weights.to(device, torch.float32)
             logits = self.kept_logits(scores) * 1e4  # as good as hard
-            kept = kept + _kept(logits, weights, self.config, 0.0)
-            value = value + _kept(logits, weights, self.config, how.next_choice)
+            kept = kept + _kept(logits, weights, router.top_k, 0.0)
+            value = value + _kept(logits, weights, router.top_k, how.next_choice)
             value = value - how.balance * unit * _unevenness(logits)
         best = int(value.argmax())
         router.projection.copy_(self.parameters[0][best])
@@ -121,16 +120,16 @@ def _unevenness(logits: Tensor) -> Tensor:
     return logits.shape[1] * logits.softmax(1).mean(-1).square().sum(-1) - 1
 
 
-def _kept(logits: Tensor, weights: Tensor, config: FocusConfig, next_choice: float) -> Tensor:
+def _kept(logits: Tensor, weights: Tensor, top_k: int, next_choice: float) -> Tensor:
     """What groups keep of the weights [T, T]: sum_ij w_ij h_i.g_j for soft assignments g and a query's choices h, for
     each router [R]. A query's first choice is its group, further ones are the best of what is left.
 
     It is bilinear: its gradient needs w h and w' g, not the pairs themselves.
     """
     groups = logits.softmax(1)  # [R, K, T]
-    counts = [1.0] * config.top_k + [next_choice]
+    counts = [1.0] * top_k + [next_choice]
     choices, left = [groups], logits
-    for count in counts[1 : config.num_groups]:
+    for count in counts[1 : logits.shape[1]]:
         if not count:
             break
         left = left.scatter(1, left.detach().argmax(1, keepdim=True), -1e30)

@@ -29,7 +29,7 @@ def dense_attention(layer, query, key, value, documents, scaling, softcap, sink_
     scores = (hidden.float() @ router.projection @ router.centroids.T) / config.tau
     if config.balance == "potentials":
         scores = scores + router.potentials
-    groups = scores.topk(config.top_k, -1).indices
+    groups = scores.topk((config.layer_top_k or {}).get(layer.index, config.top_k), -1).indices
     places = positions_of(documents)
     distance = places[:, :, None] - places[:, None, :]
     alive = (documents[:, :, None] == documents[:, None, :]) & (documents >= 0)[:, None] & (distance >= 0)

@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from focus_kernels import FocusError
-from focus_retrofit import FocusConfig
 from focus_retrofit.training import fit_routers
 from focus_retrofit.training.fit import _keeper, _Kept
 from focus_retrofit.training.mass import masses
@@ -26,7 +25,7 @@ def test_what_is_kept_and_its_gradient_are_those_of_the_pairs_written_out(tokens
     generator = torch.Generator().manual_seed(tokens)
     logits = torch.randn(2, groups, tokens, generator=generator, dtype=torch.float64, requires_grad=True)
     weights = torch.randn(tokens, tokens, generator=generator, dtype=torch.float64).tril(-1)
-    mine = _kept(logits, weights, FocusConfig(num_groups=groups, top_k=k), further)
+    mine = _kept(logits, weights, k, further)
     soft, left, looked = logits.softmax(1), logits, 0.0
     for count in ([1.0] * k + [further])[:groups]:
         looked = looked + count * left.softmax(1)
@@ -109,11 +108,7 @@ def test_a_second_choice_is_learned_without_harm_to_the_first():
         fit_router(router, texts, Search(balance=0.0, next_choice=further), torch.Generator().manual_seed(0))
         logits = [10 * router.logits(hidden[None]).detach().mT.double() for hidden, _ in texts]
         sums = [
-            sum(
-                float(_kept(x, w.double(), FocusConfig(num_groups=4, top_k=k), 0.0))
-                for x, (_, w) in zip(logits, texts, strict=True)
-            )
-            for k in (1, 2)
+            sum(float(_kept(x, w.double(), k, 0.0)) for x, (_, w) in zip(logits, texts, strict=True)) for k in (1, 2)
         ]
         kept.append([s / sum(float(w.sum()) for _, w in texts) for s in sums])
     assert kept[1][0] > kept[0][0] - 0.02
