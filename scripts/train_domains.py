@@ -1,6 +1,7 @@
 """Train an adapter for SmolLM2-135M on a domain, and compare it with everything that knows less on held-out text.
 
     python scripts/train_domains.py reference            trains (or resumes) runs/domains/reference, then evaluates
+    python scripts/train_domains.py reference --spread   the same pairs with K = 8, k = 2 on average, by layer
     python scripts/train_domains.py --across             each adapter on the others' text
     python scripts/train_domains.py --ship               puts the reference's adapter into the package
 Results go to results/domains.json, a part for each domain. About half an hour per domain on 2 cores.
@@ -11,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,7 @@ from focus_retrofit.files import write_atomically
 from focus_retrofit.training import Stream, TrainConfig, Windows, train
 
 CONFIG = {"num_groups": 4, "top_k": 1, "window": 128, "sinks": 4, "temperature": "learned"}
+SPREAD = {**CONFIG, "num_groups": 8, "top_k": 2}
 RUNS, RESULTS = Path("runs/domains"), Path("results/domains.json")
 TOKENS = 1024
 
@@ -46,15 +49,19 @@ def leak(model: Any, window: Tensor) -> float:
 
 
 def compared(model: Any, windows: list[Tensor], sample: Tensor) -> list[dict[str, Any]]:
-    """The trained router, hard and soft, at k = 1 and 2, and all that knows less."""
-    methods = parse_methods("full,window,random,strided,random:2,strided:2,focus,focus:2,soft")
-    rows = evaluate(model, windows, methods, print_row)
+    """The trained router, hard and soft, at a quarter and half of the pairs, and all that knows less."""
+    config = model.focus.config
+    k, more = config.top_k, 2 * config.top_k
+    names = f"full,window,random,strided,random:{more},strided:{more},focus,focus:{more},soft"
+    if config.layer_top_k:
+        names += f",focus:{k}"
+    rows = evaluate(model, windows, parse_methods(names), print_row)
     for row in rows:
         row["method"] = row["method"].replace("Focus", "trained router")
-    model.focus.add_adapter("untrained", FocusConfig(**{**CONFIG, "temperature": None}))
+    model.focus.add_adapter("untrained", replace(config, temperature=None, layer_top_k=None))
     model.focus.set_adapter("untrained")
     model.focus.balance(sample)
-    plain = evaluate(model, windows, parse_methods("focus,focus:2"), print_row)
+    plain = evaluate(model, windows, parse_methods(f"focus,focus:{more}"), print_row)
     model.focus.set_adapter("default")
     model.focus.delete_adapter("untrained")
     for row in plain:
@@ -82,9 +89,11 @@ def run(domain: str, options: argparse.Namespace) -> None:
     model, tokenizer = load_pretrained("smollm2-135m")
     training = Windows(Stream(split(domain)[0], tokenizer, TOKENS, apart=False), domain)
     held = held_out_windows(domain, tokenizer, options.windows)
-    config = TrainConfig(documents="joined", eval_every=0, **json.loads(options.train))
-    retrofit(model, FocusConfig(**CONFIG))
-    found = train(model, tokenizer, training, RUNS / domain, config=config)
+    shorter = {"fit_windows": 72, "steps": 70} if options.spread else {}  # so that it takes no longer
+    config = TrainConfig(documents="joined", eval_every=0, **{**shorter, **json.loads(options.train)})
+    retrofit(model, FocusConfig(**(SPREAD if options.spread else CONFIG)))
+    part = f"{domain}, spread" if options.spread else domain
+    found = train(model, tokenizer, training, RUNS / part, config=config)
     model.eval()
     leaked = leak(model, held[0])
     rows = compared(model, held, torch.stack([training[n]["input_ids"] for n in range(4)]))
@@ -100,8 +109,8 @@ def run(domain: str, options: argparse.Namespace) -> None:
         "leak": leaked,
         "rows": rows,
     }
-    write(domain, value)
-    print(f"{domain}: {found['minutes']:.0f} minutes of training, leak {value['leak']}")
+    write(part, value)
+    print(f"{part}: {found['minutes']:.0f} minutes of training, leak {value['leak']}")
 
 
 def across(options: argparse.Namespace) -> None:
@@ -139,6 +148,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("domains", nargs="*", help=f"domains to train on: {', '.join(TEXTS)}")
     parser.add_argument("--across", action="store_true", help="evaluate each adapter on the others' text")
+    parser.add_argument(
+        "--spread", action="store_true", help="K = 8, k = 2 on average, by layer, in place of K = 4, k = 1"
+    )
     parser.add_argument("--ship", action="store_true", help="put the reference's adapter into the package")
     parser.add_argument("--windows", type=int, default=8, help="held-out windows to evaluate on")
     parser.add_argument("--train", default="{}", help="training options as JSON, where they differ from the defaults")

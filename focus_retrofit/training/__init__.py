@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from .objectives import Objective
     from .options import TrainConfig
     from .recipe import train
+    from .spread import spread_groups
     from .trainer import FocusTrainer
     from .warm import warm_start
 
@@ -24,6 +25,7 @@ _WHERE = {
     "hold_out": "data",
     "load_texts": "data",
     "make_windows": "data",
+    "spread_groups": "spread",
     "train": "recipe",
     "warm_start": "warm",
 }
@@ -37,6 +39,7 @@ __all__ = [
     "hold_out",
     "load_texts",
     "make_windows",
+    "spread_groups",
     "train",
     "warm_start",
 ]

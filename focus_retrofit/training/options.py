@@ -60,6 +60,11 @@ class TrainConfig:
     fit_decay: float = option(1.0, "weight decay of the fit, as AdamW's")
     fit_balance: float = option(0.3, "weight of 'balance' in the fit")
     fit_starts: int = option(8, "routers that are fitted side by side in each layer, of which the best stays")
+    spread_windows: int = option(
+        16,
+        "windows to read after a fit to 'gain' or 'sensitivity', to tell in which layers queries look into more groups "
+        "and in which into fewer than top_k (beyond 1); 0: the same in all",
+    )
     objective: str = option(
         "lm-hard + 0.3*balance", "what the trainer minimises: a sum of 'lm', 'lm-hard', 'mass', 'distill', 'balance'"
     )
@@ -89,7 +94,7 @@ class TrainConfig:
         ):
             if getattr(self, name) < 1:
                 raise FocusError(f"{name} is {getattr(self, name)}; it must be at least 1")
-        for name in ("steps", "finetune_steps", "eval_every", "patience", "fit_balance", "fit_decay"):
+        for name in ("spread_windows", "steps", "finetune_steps", "eval_every", "patience", "fit_balance", "fit_decay"):
             if getattr(self, name) < 0:
                 raise FocusError(f"{name} is {getattr(self, name)}; it must not be negative")
         for name in ("lr", "fit_lr", "finetune_lr"):

@@ -18,9 +18,10 @@ from ..adapter import TENSORS, read_adapter
 from ..files import fill_atomically, write_atomically
 from ..positions import positions_of
 from .data import Windows, make_windows
-from .fit import fit_routers
+from .fit import LOSSES, fit_routers
 from .options import TrainConfig
 from .search import Search
+from .spread import spread_groups
 from .trainer import FocusTrainer
 from .warm import warm_start
 
@@ -115,7 +116,9 @@ def _stage(model: Any, folder: Path, work: Any, whole: bool) -> dict[str, Any]:
         if whole:
             saved = type(model).from_pretrained(folder, dtype=model.dtype)
             model.load_state_dict(saved.state_dict())
-        focus.load_tensors(read_adapter(model, folder)[1])
+        left, tensors = read_adapter(model, folder)
+        focus.load_tensors(tensors)
+        focus.config.layer_top_k = left.layer_top_k
         return json.loads((folder / DONE).read_text())
     begun = time.perf_counter()
     found = work(folder) or {}
@@ -133,12 +136,13 @@ def _first_process() -> bool:
 
 
 def _prepare(model: Any, windows: Any, config: TrainConfig) -> dict[str, Any]:
-    """Warm start and fit, both on the first windows; the same on every process."""
+    """Warm start, fit and spread, all on the first windows; the same on every process."""
     batches = [
         {name: value[None] for name, value in example.items()}
         for example in _first(windows, config.fit_windows, config.fit_rounds)
     ]
     found: dict[str, Any] = {}
+    focus = model.focus
     if config.warm_start:
         warm_start(model, batches[:CALIBRATION], seed=config.seed)
     if config.fit != "none":
@@ -151,8 +155,13 @@ def _prepare(model: Any, windows: Any, config: TrainConfig) -> dict[str, Any]:
             seed=config.seed,
         )
         found["lost"] = sum(lost.values()) / len(lost)
-    elif config.warm_start or model.focus.config.balance == "potentials":
-        model.focus.balance(*(batch["input_ids"] for batch in batches[:4]))
+    elif config.warm_start or focus.config.balance == "potentials":
+        focus.balance(*(batch["input_ids"] for batch in batches[:4]))
+    some_to_spread = 1 < focus.config.top_k < focus.config.num_groups and focus.config.match == "probe"
+    if config.spread_windows and some_to_spread and config.fit in LOSSES:
+        step = max(len(batches) / config.spread_windows, 1.0)
+        some = [batches[int(n * step)] for n in range(min(config.spread_windows, len(batches)))]
+        found["groups"] = list(spread_groups(model, some).values())
     return found
 
 

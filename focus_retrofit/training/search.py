@@ -132,7 +132,8 @@ def _kept(logits: Tensor, weights: Tensor, top_k: int, next_choice: float) -> Te
     for count in counts[1 : logits.shape[1]]:
         if not count:
             break
-        left = left.scatter(1, left.detach().argmax(1, keepdim=True), -1e30)
+        now = left.detach()
+        left = left.masked_fill(now == now.amax(1, keepdim=True), -1e30)  # argmax across groups is slow
         choices.append(count * left.softmax(1))
     looked = torch.stack(choices).sum(0)
     flat = [x.detach().flatten(0, 1) for x in (groups, looked)]
