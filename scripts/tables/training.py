@@ -2,13 +2,34 @@
 
 from __future__ import annotations
 
+from itertools import groupby
 from typing import Any
 
 from .markdown import number, results, table, tokens
 
+SPREAD = ", spread"  # ends the names of parts
+
 
 def over(row: dict[str, Any], full: dict[str, Any]) -> str:
     return f"{row['perplexity'] / full['perplexity'] - 1:+.1%}"
+
+
+def _note(name: str, record: dict[str, Any]) -> str:
+    """How a table's column came about."""
+    groups = record["stages"]["prepare"].get("groups")
+    return (
+        f"{name}: {record['training']['minutes']:.0f} minutes of training on 2 cores, {record['windows']} held-out "
+        f"windows, standard error of full attention's perplexity {record['rows'][0]['standard_error']:.2f}, largest "
+        f"group {largest(record):.0%}, change of a past logit by the future {record['leak']:g} (`{record['command']}`)"
+        + (f"; groups by layer: {_runs(groups)}" if groups else "")
+        + (f"; {record['remark']}" if "remark" in record else "")
+    )
+
+
+def _runs(groups: list[int]) -> str:
+    """'10 x 1, 8, 2 x 4' of many numbers."""
+    found = ((len(list(run)), k) for k, run in groupby(groups))
+    return ", ".join(str(k) if count == 1 else f"{count} x {k}" for count, k in found)
 
 
 def largest(record: dict[str, Any]) -> float:
@@ -17,8 +38,17 @@ def largest(record: dict[str, Any]) -> float:
 
 
 def trained() -> str:
-    """Every method on every domain's held-out text."""
-    records = {name: record for name, record in results("domains").items() if "rows" in record}
+    """Every method on every domain's held-out text: with as many groups in every layer, and spread over layers."""
+    parts = {name: record for name, record in results("domains").items() if "rows" in record}
+    even = {name: record for name, record in parts.items() if not name.endswith(SPREAD)}
+    uneven = {name.removesuffix(SPREAD): record for name, record in parts.items() if name.endswith(SPREAD)}
+    found = [_trained(even, "K = 4")]
+    if uneven:
+        found.append(_trained(uneven, "K = 8, groups per query spread over the layers, 2 on average"))
+    return "\n".join(found)
+
+
+def _trained(records: dict[str, Any], groups: str) -> str:
     first = next(iter(records.values()))
     head = " | ".join(["attention", "distant pairs", *(f"{name} | over full" for name in records)])
     rows = []
@@ -27,15 +57,9 @@ def trained() -> str:
         for record in records.values():
             cells += [f"{record['rows'][place]['perplexity']:.2f}", over(record["rows"][place], record["rows"][0])]
         rows.append(cells)
-    notes = [
-        f"{name}: {record['training']['minutes']:.0f} minutes of training on 2 cores, {record['windows']} held-out "
-        f"windows, standard error of full attention's perplexity {record['rows'][0]['standard_error']:.2f}, largest "
-        f"group {largest(record):.0%}, change of a past logit by the future {record['leak']:g} (`{record['command']}`)"
-        + (f"; {record['remark']}" if "remark" in record else "")
-        for name, record in records.items()
-    ]
+    notes = [_note(name, record) for name, record in records.items()]
     return (
-        f"**After training**, perplexity of SmolLM2-135M on held-out documents, {first['tokens']} tokens, K = 4, "
+        f"**After training**, perplexity of SmolLM2-135M on held-out documents, {first['tokens']} tokens, {groups}, "
         f"window 128, {first['parameters']:,} parameters; of the training text everything is left out that held-out "
         "text repeats.\n\n" + table(head, rows) + "\n" + "".join(f"- {note}\n" for note in notes)
     )
