@@ -161,10 +161,10 @@ def attend_tokens(
     return _attend_rows(stream, asked, listed, want_lse)
 
 
-def _asked(query: Tensor, scale: float, temperature: float | Tensor | None, scope: str) -> tuple[Asked, Asked]:
-    """query [B, Hq, 1, D] as it asks what is near, and what is far: the same unless only that feels a temperature."""
+def _asked(query: Tensor, scale: float, temperature: float | Tensor | None, scope: str) -> tuple[Asked, Asked | None]:
+    """query [B, Hq, 1, D] as it asks what is near, and what is far where only that feels a temperature."""
     if temperature is None or scope != "distant":
-        return (same := _scaled(query, *cooled_scale(scale, temperature)), same)
+        return _scaled(query, *cooled_scale(scale, temperature)), None
     return (query, scale), _scaled(query, *cooled_scale(scale, temperature))
 
 
@@ -174,11 +174,11 @@ def _scaled(query: Tensor, scale: float, factor: Tensor | None) -> Asked:
 
 
 def _attend_rows(
-    stream: KeyBuckets, asked: tuple[Asked, Asked], groups: list[list[int]] | None, want_lse: bool
+    stream: KeyBuckets, asked: tuple[Asked, Asked | None], groups: list[list[int]] | None, want_lse: bool
 ) -> tuple[Tensor, Tensor]:
     """As `attend_tokens`, for queries as they ask what is near and what is far."""
-    near, far = asked
-    apart = near is not far  # then sinks beyond the window are far
+    apart = asked[1] is not None  # then sinks beyond the window are far
+    near, far = asked[0], asked[1] or asked[0]
     pool, shape = stream.pool, near[0].shape
     found = []
     for number, row in enumerate(stream.rows):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+from dataclasses import fields
 
 import pytest
 import torch
@@ -121,6 +122,14 @@ def test_gradient_checkpointing_changes_nothing(tmp_path, objective):
         found.append(retrofitted.focus.tensors())
     for name, tensor in found[0].items():
         torch.testing.assert_close(found[1][name], tensor, msg=name)
+
+
+def test_checkpointing_is_not_reentrant_under_either_of_its_names(tmp_path):
+    retrofitted, names = model(), {field.name for field in fields(TrainingArguments)}
+    name = next(f"{x}_checkpointing_kwargs" for x in ("activation", "gradient") if f"{x}_checkpointing_kwargs" in names)
+    trained(tmp_path, retrofitted, max_steps=1, gradient_checkpointing=True, **{name: {"use_reentrant": True}})
+    layer = retrofitted.get_decoder().layers[0]
+    assert layer._gradient_checkpointing_func.keywords == {"use_reentrant": False}
 
 
 def test_two_passes_and_checkpointing_are_refused(tmp_path):
