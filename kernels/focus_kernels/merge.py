@@ -22,11 +22,13 @@ def merge_(out: Tensor, lse: Tensor, more: Tensor, more_lse: Tensor) -> None:
     """Fold (more, more_lse) into (out, lse) in place, using `more` up: out [..., H, M, D], lse [..., H, M].
 
     A part whose weight is 0 leaves every bit as it was; two empty parts stay empty. Bits do not depend on how many
-    rows are merged along: exp and log run in pieces too small to be split over threads, and of whole vectors, so that
-    no element falls into a loop's scalar remainder; the rest is single IEEE operations.
+    rows are merged along, nor on how they lie in memory: exp and log run in pieces too small to be split over threads,
+    of rows side by side and of whole vectors, so that no element falls into a scalar loop; the rest is single IEEE
+    operations.
     """
     rows, beyond = lse.shape[-1], -lse.shape[-1] % VECTOR
-    old_lse, new_lse = (F.pad(x, (0, beyond)) for x in (lse, more_lse)) if beyond else (lse, more_lse)
+    old_lse, new_lse = (F.pad(x, (0, beyond)) if beyond else x for x in (lse, more_lse))
+    new_lse, old_lse = new_lse.contiguous(), old_lse if old_lse.stride(-1) == 1 else old_lse.contiguous()
     weight, keep = torch.empty_like(new_lse), torch.empty_like(new_lse)
     for some in _pieces(old_lse.shape):
         old, new = old_lse[some], new_lse[some]
@@ -34,7 +36,7 @@ def merge_(out: Tensor, lse: Tensor, more: Tensor, more_lse: Tensor) -> None:
         torch.sigmoid(lead, out=weight[some])
         torch.sigmoid(lead.neg_(), out=keep[some])
         torch.logaddexp(old, new, out=old)
-    if beyond:
+    if old_lse is not lse:
         lse.copy_(old_lse[..., :rows])
     out.mul_(keep[..., :rows, None])
     out.add_(more.to(out.dtype).mul_(weight[..., :rows, None]))

@@ -66,6 +66,18 @@ def test_the_future_changes_no_bit_for_any_k(tokens: int, window: int, num_group
     assert torch.equal(before[:, :, :start], after[:, :, :start])
 
 
+def test_how_full_a_tile_becomes_changes_no_bit() -> None:
+    """Of 192 rows for three heads that share keys, two thirds are computed folded, and all of them as they are."""
+    case = Case(tokens=1024, window=128, num_groups=8, heads=(9, 3), size=64, temperature=0.97)
+    found = []
+    for more in (10, 90):  # of the future, in a group that has about 64 tokens before
+        *tensors, ids = with_other_future(case, 512)
+        ids[:, 512:] = 0
+        ids[:, 520 : 520 + more] = 4
+        found.append(focus_attention(*(x.float() for x in tensors), ids, backend="cpu:chunked", **case.options))
+    assert torch.equal(found[0][:, :, :512], found[1][:, :, :512])
+
+
 @pytest.mark.parametrize("chunks", [[256, 256, 188], [1] * 50 + [650], [33] * 21 + [7]], ids=["256", "1", "33"])
 def test_the_future_of_a_chunk_changes_no_bit(chunks: list[int]) -> None:
     case = Case(tokens=700, window=16, num_groups=3, top_k=2, heads=(1, 1))

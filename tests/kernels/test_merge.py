@@ -25,17 +25,20 @@ def parts(*shape: int, dtype: torch.dtype, seed: int = 0) -> list[torch.Tensor]:
 
 @settings(max_examples=60, deadline=None)
 @given(
-    rows=st.integers(1, 100),
-    more_rows=st.integers(0, 100),
+    rows=st.integers(1, 100) | st.sampled_from([32, 64, 96]),
+    more_rows=st.integers(0, 100) | st.sampled_from([0, 32, 64]),
     heads=st.integers(1, 5),
     blocks=st.sampled_from([None, 1, 3]),
     dtype=st.sampled_from([torch.float32, torch.float64]),
+    turned=st.tuples(st.booleans(), st.booleans()),
 )
-def test_rows_do_not_notice_who_is_merged_along(rows, more_rows, heads, blocks, dtype):
+def test_rows_do_not_notice_who_is_merged_along_or_how_they_lie(rows, more_rows, heads, blocks, dtype, turned):
     shape = (heads, rows + more_rows) if blocks is None else (blocks, heads, rows + more_rows)
     whole = parts(*shape, dtype=dtype)
+    for place, turn in zip((1, 3), turned, strict=True):  # as aten has a logsumexp: heads side by side
+        whole[place] = whole[place].mT.contiguous().mT if turn else whole[place]
     out, lse, more, more_lse = whole
-    alone = [x[..., :rows, :].clone() if x.dim() > len(shape) else x[..., :rows].clone() for x in whole]
+    alone = [(x[..., :rows, :] if x.dim() > len(shape) else x[..., :rows]).contiguous().clone() for x in whole]
     both = torch.stack([lse, more_lse]).double()
     weights = torch.softmax(both, 0).nan_to_num(0)[..., None]
     want, want_lse = (weights * torch.stack([out, more]).double()).sum(0), torch.logsumexp(both, 0)
