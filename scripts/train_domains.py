@@ -3,7 +3,7 @@
     python scripts/train_domains.py reference            trains (or resumes) runs/domains/reference, then evaluates
     python scripts/train_domains.py reference --spread   the same pairs with K = 8, k = 2 on average, by layer
     python scripts/train_domains.py --across             each adapter on the others' text
-    python scripts/train_domains.py --ship               puts the reference's adapter into the package
+    python scripts/train_domains.py --ship               puts the reference's adapter, spread, into the package
 Results go to results/domains.json, a part for each domain. About half an hour per domain on 2 cores.
 """
 
@@ -21,6 +21,7 @@ from torch import Tensor
 
 from focus_retrofit import FocusConfig, load_adapter, load_pretrained, retrofit
 from focus_retrofit.adapter import SHIPPED
+from focus_retrofit.config import shown_k
 from focus_retrofit.evaluation import evaluate, parse_methods, perplexity
 from focus_retrofit.evaluation.texts import TEXTS, overlap, split
 from focus_retrofit.files import write_atomically
@@ -130,11 +131,12 @@ def across(options: argparse.Namespace) -> None:
 
 
 def ship() -> None:
-    """The reference's adapter becomes the one that comes with the package, its results on the card."""
+    """The reference's adapter, spread, becomes the one that comes with the package, its results on the card."""
     model, _ = load_pretrained("smollm2-135m")
-    load_adapter(model, str(RUNS / "reference" / "adapter"))
-    rows = {row["method"]: row for row in json.loads(RESULTS.read_text())["reference"]["rows"]}
-    trained, full = rows["trained router, k = 1"], rows["full attention"]
+    part = "reference, spread"
+    load_adapter(model, str(RUNS / part / "adapter"))
+    rows = {row["method"]: row for row in json.loads(RESULTS.read_text())[part]["rows"]}
+    trained, full = rows[f"trained router, k = {shown_k(vars(model.focus.config))}"], rows["full attention"]
     results = {
         "text": "the Python language reference, held-out topics",
         "perplexity": round(trained["perplexity"], 3),
@@ -151,7 +153,7 @@ def main() -> None:
     parser.add_argument(
         "--spread", action="store_true", help="K = 8, k = 2 on average, by layer, in place of K = 4, k = 1"
     )
-    parser.add_argument("--ship", action="store_true", help="put the reference's adapter into the package")
+    parser.add_argument("--ship", action="store_true", help="put the reference's adapter, spread, into the package")
     parser.add_argument("--windows", type=int, default=8, help="held-out windows to evaluate on")
     parser.add_argument("--train", default="{}", help="training options as JSON, where they differ from the defaults")
     options = parser.parse_args()

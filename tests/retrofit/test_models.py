@@ -113,6 +113,7 @@ def test_the_adapter_that_comes_along(smollm2):
             retrofit(model, FocusConfig(num_groups=4, top_k=1, window=128))
             model.focus.balance(tokenizer(topics["import"], return_tensors="pt").input_ids[:, :1024])
         found.append(perplexity(model, ids))
-        assert all(line.distant < 0.6 for line in model.focus.report().layers)
+        distant = [line.distant for line in model.focus.report().layers]
+        assert sum(distant) / len(distant) < 0.35
         model.focus.unload()
     assert found[0] < found[1]
