@@ -104,7 +104,7 @@ assert all((files(package) / "py.typed").is_file() for package in (focus_kernels
 assert "<html" in _part("base.html")
 (adapter,) = SHIPPED.iterdir()
 found = find_adapter(adapter.name)
-assert FocusConfig.from_dict(describe_adapter(found)["config"]).num_groups == 4
+assert FocusConfig.from_dict(describe_adapter(found)["config"]).num_groups == 8
 assert (found / CARD).is_file()
 """
     where = run(installed / "bin" / "python", "-c", code, cwd=tmp_path).split()
