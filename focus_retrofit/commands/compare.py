@@ -52,7 +52,7 @@ def command(output: str, as_json: bool, **options: Any) -> None:
     from ..evaluation.comparison import Comparison, Wanted, markdown, table, written
     from ..evaluation.texts import documents
     from ..record import Record, model_facts
-    from .load import load_focused
+    from .load import load_focused, tensors_of
     from .texts import read_texts
 
     methods = parse_methods(options["methods"])
@@ -62,6 +62,7 @@ def command(output: str, as_json: bool, **options: Any) -> None:
     taken = {field.name: options.pop(field.name) for field in fields(Wanted)}
     wanted = Wanted(**{**taken, "methods": methods})
     asked.pop("methods")  # more of them may join
+    asked["tensors"] = tensors_of(options)
     folder = Path(output)
     record = Record(folder / "results.json", {name: x for name, x in asked.items() if x not in (None, False, [])})
     record["command"] = shlex.join(["focus-retrofit", *sys.argv[1:]])

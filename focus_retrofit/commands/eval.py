@@ -55,7 +55,7 @@ def command(methods: str, output: str | None, as_json: bool, **options: Any) -> 
     from ..benchmark import machine_facts, versions
     from ..evaluation import parse_methods
     from ..record import Record, model_facts
-    from .load import load_focused
+    from .load import load_focused, tensors_of
     from .measures import chosen
 
     wanted = parse_methods(methods)
@@ -65,6 +65,7 @@ def command(methods: str, output: str | None, as_json: bool, **options: Any) -> 
     measure = chosen(options)
     asked = {**options, **{name: x for name, x in vars(measure).items() if name not in measure.shown}}
     asked.pop("documents", None)
+    asked["tensors"] = tensors_of(options)
     plain = {name: list(x) if isinstance(x, tuple) else x for name, x in asked.items() if x not in (None, False)}
     record = Record(Path(output) if output else None, plain)
     record["command"] = shlex.join(["focus-retrofit", *sys.argv[1:]])

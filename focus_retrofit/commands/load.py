@@ -49,6 +49,14 @@ def adapter_of(options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     return adapter, given
 
 
+def tensors_of(options: dict[str, Any]) -> str | None:
+    """The digest of the trained adapter that the options ask for: what another of its name left is not its own."""
+    from ..adapter import describe_adapter, find_adapter
+
+    adapter, _ = adapter_of(options)
+    return None if adapter == "none" else describe_adapter(find_adapter(adapter)).get("tensors")
+
+
 def load_focused(options: dict[str, Any], sample: str | None = None, windows: int = 1) -> tuple[Any, Any]:
     """A retrofitted model and its tokenizer; takes the options it knows out of `options`. Untrained routers are
     balanced on so many windows spread over `sample`, or else over the Python reference."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from transformers import AutoTokenizer
 
 from focus_retrofit import load_adapter, load_pretrained
 from focus_retrofit.commands.load import SAMPLE, sample_windows
+from tests.matrix import BY_NAME
 
 from .conftest import call
 
@@ -35,6 +37,24 @@ def test_eval_compares_on_the_same_windows(small, tmp_path):
     other = call(*words, "--windows", 2)
     assert other.exit_code == 2
     assert "windows 3 -> 2" in other.output
+
+
+@pytest.mark.parametrize("command", ["eval", "compare"])
+def test_results_of_another_adapter_in_its_place_are_not_mixed(small, tmp_path, command):
+    """The same words, but the adapter of that name was trained anew meanwhile."""
+    shutil.copytree(small.folder / "adapter", tmp_path / "adapter")
+    words = [command, small.folder / "model", "--adapter", tmp_path / "adapter", small.folder / "data.jsonl"]
+    length = ["--length", 48] if command == "eval" else ["--lengths", 48, "--train-windows", 1, "--steps", 1]
+    words += [*length, "--windows", 1, "--methods", "full,focus", "--output", tmp_path / "found.json"]
+    assert call(*words).exit_code == 0
+    assert call(*words).exit_code == 0
+    model = load_adapter(BY_NAME["Llama"].make(dtype=torch.float32), str(tmp_path / "adapter"))
+    with torch.no_grad():
+        model.focus.router(0).centroids += 1
+    model.focus.save_pretrained(tmp_path / "adapter")
+    other = call(*words)
+    assert other.exit_code != 0
+    assert "holds results of another run (tensors" in other.output
 
 
 def test_eval_slides_and_tells_positions_apart(small):
