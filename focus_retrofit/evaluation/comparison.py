@@ -14,9 +14,8 @@ from torch import Tensor
 
 from focus_kernels import FocusError
 
-from ..config import shown_k
 from ..record import Record
-from .methods import Method, evaluate, label, prepare
+from .methods import Method, evaluate, prepare
 from .texts import overlap, windows_of
 
 Row = dict[str, Any]
@@ -137,12 +136,11 @@ class Comparison:
 def table(record: Record, methods: Sequence[Method]) -> list[Row]:
     """A row per method: pairs and speed on the first text and length, then a column per measure; a perplexity is the
     change over full attention, a benchmark or retrieval its score."""
-    top_k = shown_k(record["config"])
     rows = []
     for number, method in enumerate(methods):
-        name = label(*method, top_k=top_k)
         parts = [(title, part["rows"][number]) for title, part in record["perplexity"].items()]
         first = parts[0][1]
+        name = first["method"]
         row: Row = {"method": name, "kind": method.kind}
         row |= {key: first.get(key) for key in ("density", "distant", "choosing", "speed", "engine", "parameters")}
         for title, found in parts:

@@ -178,7 +178,7 @@ def evaluate(
                 bar.update()
     rows = []
     for method in methods:
-        name = label(*method, top_k=shown_k(vars(model.focus.config)))
+        name = title(model, method)
         rows.append({"method": name, "kind": method.kind, **facts(model, method), **summarise(cells[str(method)])})
         if method.name == "soft":
             rows[-1]["density"] = rows[-1]["distant"] = 1.0  # dense, gated
@@ -198,6 +198,12 @@ def facts(model: Any, method: Method) -> dict[str, Any]:
         return {"engine": rival.engine, "choosing": getattr(rival, "choosing", 0.0), **learned}
     learned = {"parameters": model.focus.num_parameters()} if method.kind == "focus" else {}
     return {"engine": "dense mask" if method.name == "soft" else "Focus", **learned}
+
+
+def title(model: Any, method: Method) -> str:
+    """How a method is called in tables of this model's: a rival has one budget for all layers, their mean."""
+    focus, method = model.focus, Method(*method)
+    return label(*method, top_k=f"{focus.top_k:.3g}" if method.name in RIVALS else shown_k(vars(focus.config)))
 
 
 def label(name: str, number: int | None = None, rate: float | None = None, *, top_k: int | str | None = None) -> str:

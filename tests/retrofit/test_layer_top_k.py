@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from focus_retrofit import FocusCache, FocusConfig, FocusError, load_adapter, retrofit
 from focus_retrofit.config import shown_k
-from focus_retrofit.evaluation.methods import attending, parse_methods, rival_of
+from focus_retrofit.evaluation.methods import attending, parse_methods, rival_of, title
 from tests.matrix import BY_NAME, VOCABULARY
 
 from .oracle import logits_of, oracle
@@ -80,6 +80,9 @@ def test_methods_have_the_same_budget():
         assert model.focus.top_k == 2
     assert model.focus.config.layer_top_k == {1: 3}
     assert rival_of(model, parse_methods("moba")[0]).share == pytest.approx(5 / 12)
+    shown = [title(model, method) for method in parse_methods("focus,random,moba,focus:2,full")]
+    assert shown[:3] == ["Focus, k = 1 to 3", "random groups, k = 1 to 3", "MoBA blocks, k = 1.67"]
+    assert shown[3:] == ["Focus, k = 2", "full attention"]
 
 
 def test_what_is_shown():

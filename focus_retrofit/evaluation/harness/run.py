@@ -8,8 +8,7 @@ from typing import Any
 
 from focus_kernels import FocusError
 
-from ...config import shown_k
-from ..methods import Method, label
+from ..methods import Method, title
 from .rows import compare, mean_and_error
 
 
@@ -54,7 +53,7 @@ def run_tasks(
         items = read_items(lm, task, shots, limit, seed)
         of_task: list[dict[str, Any]] = []
         for method in methods:
-            name = label(*method, top_k=shown_k(vars(model.focus.config)))
+            name = title(model, method)
             asked = {"method": name, "task": task, "shots": shots, "limit": limit, "seed": seed}
             row = next((row for row in kept if asked.items() <= row.items()), None)
             new = row is None

@@ -10,8 +10,7 @@ from tqdm.auto import tqdm
 
 from focus_kernels import FocusError
 
-from ...config import shown_k
-from ..methods import attending, label
+from ..methods import attending, title
 from .haystack import sentences_of
 from .intervals import wilson
 from .item import Item, Setting
@@ -49,7 +48,7 @@ def run_retrieval(
         for task, length, depth in places:
             made = make_items(setting, task, length, depth, items, seed)
             for method in methods:
-                name = label(*method, top_k=shown_k(vars(model.focus.config)))
+                name = title(model, method)
                 bar.set_description(f"{name}, {task} {length}")
                 key = cell_key(name, task, length, depth)
                 if key not in done:
