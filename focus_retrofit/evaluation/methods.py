@@ -200,10 +200,10 @@ def facts(model: Any, method: Method) -> dict[str, Any]:
     return {"engine": "dense mask" if method.name == "soft" else "Focus", **learned}
 
 
-def title(model: Any, method: Method) -> str:
+def title(model: Any, method: tuple[Any, ...]) -> str:
     """How a method is called in tables of this model's: a rival has one budget for all layers, their mean."""
-    focus, method = model.focus, Method(*method)
-    return label(*method, top_k=f"{focus.top_k:.3g}" if method.name in RIVALS else shown_k(vars(focus.config)))
+    focus, wanted = model.focus, Method(*method)
+    return label(*wanted, top_k=f"{focus.top_k:.3g}" if wanted.name in RIVALS else shown_k(vars(focus.config)))
 
 
 def label(name: str, number: int | None = None, rate: float | None = None, *, top_k: int | str | None = None) -> str:
