@@ -2,7 +2,7 @@
 
     python scripts/train_domains.py reference            trains (or resumes) runs/domains/reference, then evaluates
     python scripts/train_domains.py reference --spread   the same pairs with K = 8, k = 2 on average, by layer
-    python scripts/train_domains.py --across             each adapter on the others' text
+    python scripts/train_domains.py --across             each of these on the others' text
     python scripts/train_domains.py --ship               puts the reference's adapter, spread, into the package
 Results go to results/domains.json, a part for each domain. About half an hour per domain on 2 cores.
 """
@@ -29,6 +29,8 @@ from focus_retrofit.training import Stream, TrainConfig, Windows, train
 
 CONFIG = {"num_groups": 4, "top_k": 1, "window": 128, "sinks": 4, "temperature": "learned"}
 SPREAD = {**CONFIG, "num_groups": 8, "top_k": 2}
+SPREAD_PART = ", spread"  # ends the names of their parts
+ADAPTER = "smollm2-135m-python-reference"  # comes with the package
 RUNS, RESULTS = Path("runs/domains"), Path("results/domains.json")
 TOKENS = 1024
 
@@ -93,7 +95,7 @@ def run(domain: str, options: argparse.Namespace) -> None:
     shorter = {"fit_windows": 72, "steps": 70} if options.spread else {}  # so that it takes no longer
     config = TrainConfig(documents="joined", eval_every=0, **{**shorter, **json.loads(options.train)})
     retrofit(model, FocusConfig(**(SPREAD if options.spread else CONFIG)))
-    part = f"{domain}, spread" if options.spread else domain
+    part = domain + SPREAD_PART * options.spread
     found = train(model, tokenizer, training, RUNS / part, config=config)
     model.eval()
     leaked = leak(model, held[0])
@@ -115,17 +117,19 @@ def run(domain: str, options: argparse.Namespace) -> None:
 
 
 def across(options: argparse.Namespace) -> None:
-    """Each adapter on each domain's text, switched by name on one base model."""
+    """Each adapter, spread, on each domain's text, switched by name on one base model; the one that comes along stands
+    in for the reference's where that was not trained here."""
     model, tokenizer = load_pretrained("smollm2-135m")
-    names = [name for name in TEXTS if (RUNS / name / "adapter").is_dir()]
-    texts = {name: held_out_windows(name, tokenizer, options.windows) for name in names}
-    table: dict[str, Any] = {"full attention": {name: perplexity(model, texts[name], name) for name in names}}
-    load_adapter(model, str(RUNS / names[0] / "adapter"))
-    for name in names[1:]:
-        model.focus.add_adapter(name, RUNS / name / "adapter")
-    for name in names:
-        model.focus.set_adapter("default" if name == names[0] else name)
-        table[name] = {text: perplexity(model, texts[text], f"{name} on {text}") for text in names}
+    folders = {"reference": SHIPPED / ADAPTER}
+    folders |= {name: path for name in TEXTS if (path := RUNS / f"{name}{SPREAD_PART}" / "adapter").is_dir()}
+    texts = {name: held_out_windows(name, tokenizer, options.windows) for name in folders}
+    table: dict[str, Any] = {"full attention": {name: perplexity(model, texts[name], name) for name in folders}}
+    load_adapter(model, str(folders["reference"]))
+    for name in folders:
+        if name != "reference":
+            model.focus.add_adapter(name, folders[name])
+        model.focus.set_adapter("default" if name == "reference" else name)
+        table[name] = {text: perplexity(model, texts[text], f"{name} on {text}") for text in folders}
         print(name, {text: round(row["perplexity"], 3) for text, row in table[name].items()}, flush=True)
     write("across", table)
 
@@ -133,7 +137,7 @@ def across(options: argparse.Namespace) -> None:
 def ship() -> None:
     """The reference's adapter, spread, becomes the one that comes with the package, its results on the card."""
     model, _ = load_pretrained("smollm2-135m")
-    part = "reference, spread"
+    part = "reference" + SPREAD_PART
     load_adapter(model, str(RUNS / part / "adapter"))
     rows = {row["method"]: row for row in json.loads(RESULTS.read_text())[part]["rows"]}
     trained, full = rows[f"trained router, k = {shown_k(vars(model.focus.config))}"], rows["full attention"]
@@ -143,7 +147,7 @@ def ship() -> None:
         "perplexity of full attention": round(full["perplexity"], 3),
         "distant pairs": round(trained["distant"], 3),
     }
-    model.focus.save_pretrained(SHIPPED / "smollm2-135m-python-reference", results=results)
+    model.focus.save_pretrained(SHIPPED / ADAPTER, results=results)
 
 
 def main() -> None:

@@ -119,16 +119,22 @@ def _keeper(focus: Any, kept: _Kept, kind: str, seed: int | None) -> Callable[[S
             keep(seen, masses(seen, config.window, config.sinks))
             return None
 
-        def after(out: Tensor) -> None:
-            then, ends = out.detach(), (config.window, config.sinks)
-            if kind == "gain":
-                out.register_hook(lambda grad: keep(seen, gains(seen, then, grad, *ends, config.match)))
-            else:
-                out.register_hook(lambda grad: keep(seen, sensitivities(seen, then, grad, *ends)))
-
-        return after
+        ends = (config.window, config.sinks)
+        if kind == "gain":
+            return once_differentiated(lambda out, grad: keep(seen, gains(seen, out, grad, *ends, config.match)))
+        return once_differentiated(lambda out, grad: keep(seen, sensitivities(seen, out, grad, *ends)))
 
     return watch
+
+
+def once_differentiated(note: Callable[[Tensor, Tensor], None]) -> Callable[[Tensor], None]:
+    """For `focus.watch` to return: `note` is given a layer's output and, once it is there, its gradient."""
+
+    def after(out: Tensor) -> None:
+        then = out.detach()
+        out.register_hook(lambda grad: note(then, grad))
+
+    return after
 
 
 def plainly(seen: Seen) -> None:

@@ -62,8 +62,8 @@ class TrainConfig:
     fit_starts: int = option(8, "routers that are fitted side by side in each layer, of which the best stays")
     spread_windows: int = option(
         16,
-        "windows to read after a fit to 'gain' or 'sensitivity', to tell in which layers queries look into more groups "
-        "and in which into fewer than top_k (beyond 1); 0: the same in all",
+        "windows to read after a fit to 'gain' or 'sensitivity', others than it saw, to tell in which layers queries "
+        "look into more groups and in which into fewer than top_k (beyond 1); 0: the same in all",
     )
     objective: str = option(
         "lm-hard + 0.3*balance", "what the trainer minimises: a sum of 'lm', 'lm-hard', 'mass', 'distill', 'balance'"

@@ -27,6 +27,7 @@ from .warm import warm_start
 
 CALIBRATION = 16  # windows for the warm start
 DONE = "done.json"  # in a stage's folder once it is finished
+Example = dict[str, torch.Tensor]
 
 
 def train(
@@ -136,13 +137,14 @@ def _first_process() -> bool:
 
 
 def _prepare(model: Any, windows: Any, config: TrainConfig) -> dict[str, Any]:
-    """Warm start, fit and spread, all on the first windows; the same on every process."""
-    batches = [
-        {name: value[None] for name, value in example.items()}
-        for example in _first(windows, config.fit_windows, config.fit_rounds)
-    ]
-    found: dict[str, Any] = {}
-    focus = model.focus
+    """Warm start and fit on some windows, spread on others; the same on every process."""
+    focus, found = model.focus, dict[str, Any]()
+    some_to_spread = 1 < focus.config.top_k < focus.config.num_groups and focus.config.match == "probe"
+    wanted = config.spread_windows if some_to_spread and config.fit in LOSSES else 0
+    batches, others = (
+        [{name: value[None] for name, value in example.items()} for example in part]
+        for part in _first(windows, config.fit_windows, config.fit_rounds, wanted)
+    )
     if config.warm_start:
         warm_start(model, batches[:CALIBRATION], seed=config.seed)
     if config.fit != "none":
@@ -157,21 +159,31 @@ def _prepare(model: Any, windows: Any, config: TrainConfig) -> dict[str, Any]:
         found["lost"] = sum(lost.values()) / len(lost)
     elif config.warm_start or focus.config.balance == "potentials":
         focus.balance(*(batch["input_ids"] for batch in batches[:4]))
-    some_to_spread = 1 < focus.config.top_k < focus.config.num_groups and focus.config.match == "probe"
-    if config.spread_windows and some_to_spread and config.fit in LOSSES:
-        step = max(len(batches) / config.spread_windows, 1.0)
-        some = [batches[int(n * step)] for n in range(min(config.spread_windows, len(batches)))]
-        found["groups"] = list(spread_groups(model, some).values())
+    if others:
+        found["groups"] = list(spread_groups(model, others).values())
     return found
 
 
-def _first(windows: Any, count: int, rounds: int) -> list[dict[str, torch.Tensor]]:
-    """Some windows, spread over the text where it can be read in any order; a short text comes again, in each of
-    `rounds` once at most. A round takes each `rounds`-th of the list."""
+def _first(windows: Any, count: int, rounds: int, more: int = 0) -> tuple[list[Example], list[Example]]:
+    """`count` windows to fit on and `more` others, both spread over the text where it can be read in any order.
+
+    A short text comes again to be fitted on, in each of `rounds` once at most; a round takes each `rounds`-th of the
+    list. The others are windows that no fit has seen, and only where there are not enough of these some that it has.
+    """
     if not isinstance(windows, Windows):
-        windows = [example for _, example in zip(range(count), windows, strict=False)]
+        windows = [example for _, example in zip(range(count + more), windows, strict=False)]
     total = min(count, rounds * len(windows))
-    return [windows[n * len(windows) // total] for n in range(total)]
+    fitted = [n * len(windows) // total for n in range(total)]
+    seen = sorted(set(fitted))
+    unseen = _evenly(sorted(set(range(len(windows))) - set(seen)), more)
+    others = sorted(unseen + _evenly(seen, more - len(unseen)))
+    return [windows[n] for n in fitted], [windows[n] for n in others]
+
+
+def _evenly(numbers: list[int], count: int) -> list[int]:
+    """At most `count` of them, spread over all."""
+    count = min(count, len(numbers))
+    return [numbers[n * len(numbers) // count] for n in range(count)]
 
 
 def _run(model: Any, windows: Any, held: Any, config: TrainConfig, folder: Path, finetune: bool) -> dict[str, Any]:

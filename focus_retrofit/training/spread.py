@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from focus_kernels import FocusError
 
 from ..attention import Seen
-from .fit import plainly, served_loss
+from .fit import once_differentiated, plainly, served_loss
 from .mass import gains
 from .warm import read
 
@@ -33,8 +33,12 @@ def spread_groups(model: nn.Module, batches: Iterable[dict[str, Tensor]]) -> dic
     if config.match != "probe":
         raise FocusError(f"match is {config.match!r}; groups are spread for 'probe', where each costs the same")
     found: dict[int, list[Tensor]] = {index: [] for index in focus.layer_indices}
-    config.layer_top_k = None
-    read(focus, batches, _watcher(focus, found), "reading what further groups gain", loss=served_loss)
+    before, config.layer_top_k = config.layer_top_k, None
+    try:
+        read(focus, batches, _watcher(focus, found), "reading what further groups gain", loss=served_loss)
+    except BaseException:
+        config.layer_top_k = before
+        raise
     worth = {index: _worth(torch.cat(rows)) for index, rows in found.items()}
     chosen = share_out(worth, config.top_k * len(worth))
     config.layer_top_k = {index: k for index, k in chosen.items() if k != config.top_k} or None
@@ -57,11 +61,7 @@ def _watcher(focus: Any, found: dict[int, list[Tensor]]) -> Callable[[Seen], Any
                 total += by_group.gather(2, choices[:, some].to(by_group.device)).sum(1).cpu()
             found[seen.index].append(total)
 
-        def after(out: Tensor) -> None:
-            then = out.detach()
-            out.register_hook(lambda grad: note(then, grad))
-
-        return after
+        return once_differentiated(note)
 
     return watch
 
@@ -76,11 +76,12 @@ def _worth(rows: Tensor) -> Tensor:
 
 def share_out(worth: dict[int, Tensor], total: int) -> dict[int, int]:
     """How many groups each layer gets, at least one, of no more than `total`, so that the sum of their worths, [K] by
-    number of groups, is the largest; exact, by dynamic programming."""
+    number of groups, is the largest, with the fewest groups that reach it; exact, by dynamic programming."""
     best: dict[int, tuple[float, tuple[int, ...]]] = {0: (0.0, ())}  # by groups given away
     for number, values in enumerate(worth.values(), 1):
         before, best = best, {}
         for spent, (value, given) in before.items():
             for k, more in enumerate(values.tolist()[: total - spent - len(worth) + number], 1):
                 best[spent + k] = max(best.get(spent + k, (-math.inf, ())), (value + more, (*given, k)))
-    return dict(zip(worth, max(best.values())[1], strict=True))
+    spent = max(best, key=lambda groups: (best[groups][0], -groups))
+    return dict(zip(worth, best[spent][1], strict=True))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import groupby
 from typing import Any
 
@@ -52,7 +53,8 @@ def _trained(records: dict[str, Any], groups: str) -> str:
     head = " | ".join(["attention", "distant pairs", *(f"{name} | over full" for name in records)])
     rows = []
     for place, row in enumerate(first["rows"]):
-        cells = [row["method"], f"{row['distant']:.0%}"]
+        shares = [record["rows"][place]["distant"] for record in records.values()]
+        cells = [re.sub(r"k = \d+ to \d+", "k = 2 on average", row["method"]), _between(shares)]
         for record in records.values():
             cells += [f"{record['rows'][place]['perplexity']:.2f}", over(record["rows"][place], record["rows"][0])]
         rows.append(cells)
@@ -62,6 +64,11 @@ def _trained(records: dict[str, Any], groups: str) -> str:
         f"window 128, {first['parameters']:,} parameters; of the training text everything is left out that held-out "
         "text repeats.\n\n" + table(head, rows) + "\n" + "".join(f"- {note}\n" for note in notes)
     )
+
+
+def _between(shares: list[float]) -> str:
+    """'26%', or '25% to 27%' of several."""
+    return " to ".join(dict.fromkeys(f"{share:.0%}" for share in (min(shares), max(shares))))
 
 
 def across() -> str:
@@ -76,7 +83,7 @@ def across() -> str:
         for name, row in record.items()
     ]
     return (
-        "**Each adapter on the others' text** (hard, k = 1; `python scripts/train_domains.py --across`), switched by "
+        "**Each adapter on the others' text** (K = 8, spread; `python scripts/train_domains.py --across`), switched by "
         "name on one base model.\n\n" + table(" | ".join(["adapter", *names]), rows)
     )
 

@@ -131,7 +131,7 @@ def test_every_option_has_help():
 @pytest.mark.parametrize("count, rounds", [(5, 2), (20, 2), (40, 3), (1000, 3)])
 def test_windows_to_fit_on_are_spread_and_read_once_a_round_at_most(count, rounds):
     data = windows()
-    picked = [example["input_ids"].tolist() for example in _first(data, count, rounds)]
+    picked = [example["input_ids"].tolist() for example in _first(data, count, rounds)[0]]
     known = [data[n]["input_ids"].tolist() for n in range(len(data))]
     assert len(picked) == min(count, rounds * len(data))
     assert len({tuple(x) for x in picked}) == min(count, len(data))
@@ -139,5 +139,18 @@ def test_windows_to_fit_on_are_spread_and_read_once_a_round_at_most(count, round
     for number in range(rounds):
         part = [tuple(x) for x in picked[number::rounds]]
         assert len(part) == len(set(part))
-    few = _first(iter([data[0], data[1], data[2]]), 2, 1)
+    few, none = _first(iter([data[0], data[1], data[2]]), 2, 1)
     assert [x["input_ids"].tolist() for x in few] == known[:2]
+    assert none == []
+
+
+@pytest.mark.parametrize("count, more", [(5, 4), (5, 100), (1000, 4)])
+@pytest.mark.parametrize("streamed", [False, True])
+def test_windows_to_spread_on_are_others_as_far_as_there_are(count, more, streamed):
+    data = windows()
+    known = [data[n]["input_ids"].tolist() for n in range(len(data))]
+    source = iter([data[n] for n in range(len(data))]) if streamed else data
+    fitted, others = ([known.index(x["input_ids"].tolist()) for x in part] for part in _first(source, count, 1, more))
+    assert len(fitted) == min(count, len(data))
+    assert len(others) == len(set(others)) == min(more, len(data))
+    assert len(set(others) - set(fitted)) == min(more, len(data) - len(fitted))

@@ -33,6 +33,8 @@ def test_no_other_way_to_share_out_is_worth_more(rows, more):
     assert list(found) == list(worth)
     assert tuple(found.values()) in ways
     assert sum(float(worth[layer][k - 1]) for layer, k in found.items()) == best
+    fewest = min(sum(ks) for ks in ways if sum(row[k - 1] for row, k in zip(rows, ks, strict=True)) == best)
+    assert sum(found.values()) == fewest  # nothing is paid for what is worth nothing
 
 
 def test_what_may_be_chance_does_not_count():
@@ -76,6 +78,17 @@ def test_gains_by_choice_add_up_to_those_of_all_pairs(monkeypatch):
             torch.testing.assert_close(noted[number][row], total, rtol=1e-4, atol=1e-6)
     assert sum(chosen.values()) <= 2 * len(chosen)
     assert {layer: retrofitted.focus.config.k_of(layer) for layer in chosen} == chosen
+
+
+def test_a_failure_on_the_way_leaves_the_groups_as_they_were(monkeypatch):
+    def fail(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    retrofitted = model(top_k=2, layer_top_k={0: 3})
+    monkeypatch.setattr(spread, "read", fail)
+    with pytest.raises(KeyboardInterrupt):
+        spread_groups(retrofitted, batches())
+    assert retrofitted.focus.config.layer_top_k == {0: 3}
 
 
 def test_only_where_each_group_costs_the_same():
