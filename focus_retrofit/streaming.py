@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,30 +53,43 @@ def prefill(
         served = focus is not None and focus.enabled and focus.mode == "hard"
         cache = FocusCache(model) if served else DynamicCache(config=model.config)
     before = cache.get_seq_length()
-    if isinstance(cache, FocusCache):
-        cache.expect(before + tokens)
     options = _masked(attention_mask, before, batch, tokens)
-    device = device_of(model)
     kept: list[Tensor] = []
     clock = Estimate(before, before + tokens)
     bar = tqdm(total=tokens, desc="reading", unit="token", unit_scale=True, disable=None if progress else True)
     with bar:
-        for start in range(0, tokens, chunk):
-            end = min(start + chunk, tokens)
-            wanted = max(end - max(start, tokens - keep), 1)
-            out = model(
-                input_ids=input_ids[:, start:end].to(device),
-                past_key_values=cache,
-                use_cache=True,
-                logits_to_keep=wanted,
-                **{name: x[:, : before + end] if name == "attention_mask" else x[:, start:end] for name, x in options},
-            )
+        for end, logits in read_chunks(model, input_ids, cache, chunk, keep, options):
             if end > tokens - keep:
-                kept.append(out.logits)
+                kept.append(logits)
             clock.note(before + end)
             bar.set_postfix_str(clock.text())
-            bar.update(end - start)
+            bar.update(end - bar.n)
     return Prefilled(cache, torch.cat(kept, 1), tokens, clock.seconds[-1])
+
+
+def read_chunks(
+    model: PreTrainedModel,
+    input_ids: Tensor,
+    cache: Any,
+    chunk: int,
+    keep: int = 1,
+    options: Sequence[tuple[str, Tensor]] = (),
+) -> Iterator[tuple[int, Tensor]]:
+    """Chunk after chunk of input_ids [B, T] into the cache: where each ends, and its last logits, of which those of the
+    last `keep` tokens are wanted. `options`: attention_mask and position_ids, see `_masked`."""
+    tokens, before, device = input_ids.shape[1], cache.get_seq_length(), device_of(model)
+    if isinstance(cache, FocusCache):
+        cache.expect(before + tokens)
+    for start in range(0, tokens, chunk):
+        end = min(start + chunk, tokens)
+        out = model(
+            input_ids=input_ids[:, start:end].to(device),
+            past_key_values=cache,
+            use_cache=True,
+            logits_to_keep=max(end - max(start, tokens - keep), 1),
+            **{name: x[:, : before + end] if name == "attention_mask" else x[:, start:end] for name, x in options},
+        )
+        yield end, out.logits
 
 
 def _check(input_ids: Tensor, chunk: int, keep: int) -> tuple[int, int]:

@@ -23,10 +23,10 @@ from .facts import check_positions, mean_density, model_facts, position_limit
 from .full import default_implementation, full_attention, no_attention, token_ways
 from .gate import check_model, compare_logits, gate_length, ready
 from .options import parse_lengths
-from .prefill import NOTHING, attention_share, read
+from .prefill import attention_share, read
 from .rows import FOCUS, FULL, Peaks, Row, make_row
 from .text import sample_ids
-from .timing import Note, Way, fastest_full, in_turn, rounds, steps
+from .timing import NOTHING, Note, Way, fastest_full, in_turn, rounds, steps
 
 FILLED_BOTH = 16 * 1024  # tokens up to which a full cache is prefilled by full attention: beyond, that takes minutes
 

@@ -13,23 +13,20 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
 from focus_kernels import FocusError
-from focus_kernels.bench.measure import interleaved
-from focus_kernels.bench.methods import BLOCK, SAMPLED_BLOCKS, causal_in_blocks, sampled_share, sampled_starts
 
 from ..discover import device_of
 from ..stats import count_pairs
 from ..streaming import CHUNK, prefill
 from .caches import in_place_cache
-from .facts import check_positions, head_shape, model_facts, position_limit
+from .facts import check_positions, model_facts, position_limit
 from .full import chunk_ways, default_implementation, full_attention, no_attention, whole_ways
 from .gate import check_model, compare_logits, gate_length, ready
 from .options import parse_lengths
 from .rows import FOCUS, FULL, Row, make_row
+from .sampled import HOW, read_in_turn
 from .text import sample_ids
-from .timing import Note, Way, fastest_full, in_turn, memory_peaks, rounds, steps
+from .timing import NOTHING, Note, Way, fastest_full, in_turn, memory_peaks, rounds, steps
 
-NOTHING = "no attention"
-SAMPLED = "sampled blocks"
 EXACT = 32 * 1024
 QUESTIONABLE = 1.15  # times the fastest full attention: who was slower is not timed at longer lengths
 LONG = 8192  # tokens from which on only the fastest at the length before is timed: each takes minutes
@@ -113,7 +110,6 @@ def read(model: PreTrainedModel, ids: Tensor, cache: Any) -> Tensor:
 def _row(
     model: PreTrainedModel, ids: Tensor, fulls: dict[str, str], chunked: dict[str, str], options: Reading, note: Note
 ) -> Row:
-    focus: Any = model.focus
     tokens, own = ids.shape[1], FULL + default_implementation(model)
     cut = tokens > options.chunk
     sampled = cut and tokens > options.exact and device_of(model).type == "cpu"
@@ -136,13 +132,11 @@ def _row(
     ways[FOCUS] = Way(sparsely)
     nothing = partial(full_attention, model, no_attention(model))
     ways[NOTHING] = Way(in_chunks if cut else wholly, nothing)
-    repeats = 1 if tokens > options.exact else rounds(options.repeats, tokens)
-    times = in_turn(ways, repeats, note, always=own)
-    how = None
     if sampled:
-        note("full attention, sampled")
-        times[FULL + SAMPLED] = [min(times[NOTHING]) + len(focus.layer_indices) * sampled_layer(model, tokens)]
-        how = f"attention of one layer in {SAMPLED_BLOCKS} evenly spaced blocks of {BLOCK} queries, times its layers"
+        times, filled = read_in_turn(model, ids, options.chunk, note)
+        caches[:] = [filled]
+    else:
+        times = in_turn(ways, 1 if tokens > options.exact else rounds(options.repeats, tokens), note, always=own)
     strongest = fastest_full(times)
     memory = None
     if options.memory:
@@ -157,21 +151,11 @@ def _row(
         density=density_of(model, caches[0]),
         attention_share=attention_share(times, strongest),
         memory=memory,
-        sampled=how,
+        sampled=HOW if sampled else None,
         chunk=options.chunk,
         beyond_positions=tokens > (position_limit(model) or tokens),
         **model_facts(model),
     )
-
-
-def sampled_layer(model: PreTrainedModel, tokens: int) -> float:
-    """Seconds that full attention of one layer would take, from some of its blocks against their whole prefix."""
-    (heads, kv_heads), size = head_shape(model)
-    q, k, v = (torch.randn(1, n, tokens, size, dtype=model.dtype) for n in (heads, kv_heads, kv_heads))
-    starts = sampled_starts(tokens)
-    causal_in_blocks(q, k, v, starts[:1])
-    blocks = interleaved({SAMPLED: partial(causal_in_blocks, q, k, v, starts)}, 1, lambda text: None)
-    return min(blocks[SAMPLED]) / sampled_share(tokens)
 
 
 def density_of(model: PreTrainedModel, cache: Any) -> float:

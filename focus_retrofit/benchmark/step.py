@@ -23,10 +23,10 @@ from .facts import check_positions, head_shape, mean_density, model_facts, posit
 from .full import default_implementation, full_attention, no_attention, ready_made
 from .gate import check_model, gate_length, ready
 from .options import parse_lengths
-from .prefill import NOTHING, agreeing, attention_share
+from .prefill import agreeing, attention_share
 from .rows import FOCUS, FULL, Peaks, Row, make_row
 from .text import sample_ids
-from .timing import Note, Way, fastest_full, in_turn, peak_of, rounds, steps
+from .timing import NOTHING, Note, Way, fastest_full, in_turn, peak_of, rounds, steps
 from .training_gate import check_training
 from .training_steps import Routed, explored_text, explores, hard_work, steps_of
 

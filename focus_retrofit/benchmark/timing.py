@@ -14,6 +14,7 @@ from focus_kernels.bench.measure import Action, interleaved, peak_bytes
 from .rows import FOCUS, FULL, Peaks
 
 Note = Callable[[str], None]
+NOTHING = "no attention"  # the way whose time is not attention's
 HOPELESS = 1.5  # times the fastest full attention
 
 

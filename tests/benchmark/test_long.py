@@ -14,8 +14,10 @@ from focus_retrofit.benchmark import bench_decode, bench_prefill, sample_ids
 from focus_retrofit.benchmark import decode as decode_module
 from focus_retrofit.benchmark.caches import in_place_cache
 from focus_retrofit.benchmark.full import chunk_ways, full_attention, no_attention
-from focus_retrofit.benchmark.prefill import NOTHING, SAMPLED, still_in_question
+from focus_retrofit.benchmark.prefill import still_in_question
 from focus_retrofit.benchmark.rows import FOCUS, FULL
+from focus_retrofit.benchmark.sampled import SAMPLED
+from focus_retrofit.benchmark.timing import NOTHING
 from focus_retrofit.models import keep_first_layers
 from tests.matrix import BY_NAME
 
