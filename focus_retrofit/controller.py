@@ -47,6 +47,7 @@ class Focus(Adjunct):
         self._layers: list[Layer] = []
         self._trained: set[str] = set()  # base parameters that had a gradient before
         self._names = ("", "")  # attention implementations: the base's, and ours over it
+        self._may_learn = True  # gradients were on in the last forward pass, if there was one
         self._hook = model.register_forward_pre_hook(self._begin)
         for found in attention_layers(model):
             layer = Layer(found.index, self, local=found.local, latent=is_latent(found.module))
@@ -58,6 +59,7 @@ class Focus(Adjunct):
     def put(self, adapter: Shelved) -> None:
         """Let an adapter do the work."""
         self.config, self.routers, self.dense_below = adapter.config, adapter.routers, adapter.dense_below
+        self._may_learn = True
         for layer in self._layers:
             layer.router = dict(self.routers.items()).get(str(layer.index))  # type: ignore[assignment]
             layer.stats = Stats()
@@ -252,8 +254,10 @@ class Focus(Adjunct):
 
     def _begin(self, model: nn.Module, args: tuple[Any, ...]) -> None:
         """Forward pre-hook of the model: a new batch has potentials of its own."""
-        for router in self.routers.values():
-            router.begin()  # type: ignore[operator]
+        begun, self._may_learn = self._may_learn, torch.is_grad_enabled()
+        if begun or self._may_learn:  # else nothing has changed since, and a token would feel the time
+            for router in self.routers.values():
+                router.begin()  # type: ignore[operator]
 
     def unfreeze(self) -> None:
         """Base parameters train again, those that did before the retrofit: for full fine-tuning."""

@@ -36,7 +36,7 @@ class TokenRouter:
         """The same as lists that are empty until this is called."""
         if len(self.hidden) == MOST:
             self()
-        lists: list[list[int]] = [[] for _ in hidden]
+        lists: list[list[int]] = [[] for _ in range(len(hidden))]
         self.hidden.append(hidden.clone())  # a model may go on in place
         self.waiting += lists
         return lists

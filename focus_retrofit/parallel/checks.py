@@ -11,6 +11,8 @@ from transformers.cache_utils import get_layer_types_and_kwargs
 
 from focus_kernels import FocusError
 
+from ..config import shown_k
+
 SLICED = ("full_attention", "sliding_attention")
 
 
@@ -24,10 +26,10 @@ def check_model(model: PreTrainedModel) -> None:
     config, text = focus.config, model.config.get_text_config(decoder=True)
     if config.leaks:
         raise FocusError("balance='sinkhorn' looks at all tokens at once and cannot be sliced; use 'potentials'")
-    if config.match == "share" and config.top_k > 1:
+    if config.match == "share" and any(config.k_of(index) > 1 for index in focus.layer_indices):
         raise FocusError(
-            f"match='share' with top_k={config.top_k} is not sliced: use match='probe', or top_k=1 (`load_adapter` "
-            "takes changes=)"
+            f"match='share' with top_k={shown_k(vars(config))} is not sliced: use match='probe', or top_k=1 "
+            "(`load_adapter` takes changes=)"
         )
     if "position_ids" not in signature(model.forward).parameters:
         raise FocusError(f"{type(model).__name__} takes no position_ids, so a slice would not know where it stands")

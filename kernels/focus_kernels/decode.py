@@ -67,13 +67,15 @@ def attend_next(
         return None
     if not dense and any(row.count > stream.window for row in stream.rows if row.length < stream.hold):
         return None
-    _take(stream, stream.rounded(key), stream.rounded(value), groups)
+    key, value = stream.rounded(key), stream.rounded(value)
+    if dense and len(stream.rows) == 1 and stream.rows[0].length < stream.hold:
+        return _all(query, *_take_in_order(stream, key, value, groups[0]), scale=scale)
+    _take(stream, key, value, groups)
     if dense:
         found = [
-            _all(query if len(stream.rows) == 1 else query[number, None], *_near(stream, number, 0), scale=scale)
-            for number in range(len(stream.rows))
+            _all(query[number, None], *_near(stream, number, 0), scale=scale) for number in range(len(stream.rows))
         ]
-        return found[0] if len(found) == 1 else torch.cat(found)
+        return torch.cat(found)
     asked = _asked(query, scale, temperature, temperature_scope)
     return _attend_rows(stream, asked, None, want_lse=False)[0].to(query.dtype)
 
@@ -88,6 +90,25 @@ def _fits(stream: KeyBuckets, key: Tensor, value: Tensor) -> bool:
     if key.dtype != recent.dtype or not recent.is_cpu or not key.is_cpu or stream.key_size != stream.value_size:
         return False
     return all(row.length >= stream.sinks and _room(stream, row) for row in stream.rows)
+
+
+def _take_in_order(stream: KeyBuckets, key: Tensor, value: Tensor, ids: list[int]) -> tuple[Tensor, Tensor]:
+    """What `_take` does with a stream of one row that holds all of its tokens in order; gives all keys and values,
+    [1, H, n, D]."""
+    row = stream.rows[0]
+    if row.ids is None:
+        row.ids = stream.recent_groups(0).tolist()
+    stream.make_room(1)
+    held = row.near
+    if held is None or held.buffer is not stream.recent or held.begin or held.end != stream.recent.shape[3]:
+        row.near = held = NearView(stream.recent, 0, stream.recent.shape[3], *stream.recent.unbind())
+    start, count = row.start, row.count
+    held.key.narrow(2, start + count, 1).copy_(key)
+    held.value.narrow(2, start + count, 1).copy_(value)
+    row.ids.append(ids)
+    row.count, row.length, row.pending, row.chunk = count + 1, row.length + 1, row.pending + 1, 1
+    row.places, row.listed, stream.chunk = None, ids, 1
+    return held.key.narrow(2, start, count + 1), held.value.narrow(2, start, count + 1)
 
 
 def _take(stream: KeyBuckets, key: Tensor, value: Tensor, ids: list[list[int]]) -> None:

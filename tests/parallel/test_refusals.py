@@ -23,6 +23,7 @@ def model(family="Llama", options=None, **config):
         (lambda: BY_NAME["Llama"].make(), "needs a retrofitted model"),
         (lambda: model(balance="sinkhorn"), "cannot be sliced; use 'potentials'"),
         (lambda: model(match="share", top_k=2), "match='share' with top_k=2"),
+        (lambda: model(match="share", top_k=1, layer_top_k={0: 2}), "match='share' with top_k=1 to 2"),
         (lambda: model(), "torchrun"),
     ],
 )

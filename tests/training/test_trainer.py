@@ -100,6 +100,10 @@ def test_training_routes_by_the_batch_and_serves_by_the_average():
         torch.testing.assert_close(router.potentials, first[i] + (router.batch - first[i]) * 0.5)
     for line in focus.report().layers:
         assert max(line.shares) < 0.5
+    for learns in (False, False, True, False):  # whatever came before
+        with torch.set_grad_enabled(learns):
+            retrofitted(**example, use_cache=False)
+        assert all((focus.router(i).batch is not None) == learns for i in focus.layer_indices)
 
 
 def test_gradients_do_not_reach_the_router_through_potentials():
