@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -26,7 +27,7 @@ from .options import parse_lengths
 from .prefill import attention_share, read
 from .rows import FOCUS, FULL, Peaks, Row, make_row
 from .text import sample_ids
-from .timing import NOTHING, Note, Way, fastest_full, in_turn, rounds, steps
+from .timing import NOTHING, Note, fastest_full, in_rounds, rounds, seconds_of, steps
 
 FILLED_BOTH = 16 * 1024  # tokens up to which a full cache is prefilled by full attention: beyond, that takes minutes
 
@@ -73,20 +74,33 @@ def write(model: PreTrainedModel, ids: Tensor, cache: Any) -> Tensor:
     return logits
 
 
-@contextmanager
-def forgetting(cache: Any, tokens: int) -> Iterator[None]:
-    """What is written into a cache inside the `with` is forgotten afterwards, each layer going back to the prompt."""
-    try:
-        yield
-    finally:
-        for layer in cache.layers:
-            layer.crop(min(tokens - layer.get_seq_length(), 0))
+@dataclass(frozen=True)
+class Writer:
+    """One way to write: a cache that holds the prompt, made anew for each round, and the attention at work."""
+
+    make: Callable[[], Any]
+    around: Callable[[], AbstractContextManager[object]] = nullcontext
 
 
-@contextmanager
-def fully(model: PreTrainedModel, implementation: str, filled: DynamicCache, tokens: int) -> Iterator[None]:
-    with forgetting(filled, tokens), full_attention(model, implementation):
-        yield
+def rewind(cache: Any, tokens: int) -> None:
+    """Forget all but the first tokens, in each layer that holds more."""
+    for layer in cache.layers:
+        more = int(layer.get_seq_length()) - tokens
+        if more > 0:
+            layer.crop(-more)
+
+
+def write_in_turn(model: PreTrainedModel, ids: Tensor, tokens: int, writers: dict[str, Writer]) -> dict[str, float]:
+    """Seconds per token of ids [1, n], written after the prompt's `tokens`: each way writes one before any writes the
+    next, so that a noisy neighbour hits them alike. Ways may share a cache: what the last one wrote stays."""
+    caches = {name: writer.make() for name, writer in writers.items()}
+    spent = dict.fromkeys(writers, 0.0)
+    for step in range(ids.shape[1]):
+        for name, writer in writers.items():
+            rewind(caches[name], tokens + step)
+            with writer.around():
+                spent[name] += seconds_of(partial(write, model, ids[:, step : step + 1], caches[name]))
+    return {name: seconds / ids.shape[1] for name, seconds in spent.items()}
 
 
 def _row(model: PreTrainedModel, ids: Tensor, new_tokens: int, repeats: int, chunk: int, note: Note) -> Row:
@@ -107,14 +121,20 @@ def _row(model: PreTrainedModel, ids: Tensor, new_tokens: int, repeats: int, chu
     for one in (filled, cache):  # layers with a window of their own let go of the rest of the prompt
         one.crop(0)
     memory = Peaks(held_bytes(filled), cache.memory())
-    ways = _full_ways(model, coming, filled, note)
-    ways[FOCUS] = Way(partial(write, model, coming, cache), partial(forgetting, cache, tokens))
-    ways[NOTHING] = Way(
-        partial(write, model, coming, filled), partial(fully, model, no_attention(model), filled, tokens)
-    )
+    # without attention first: what it writes into the cache that they share is nonsense, and is written over
+    writers = {NOTHING: Writer(lambda: filled, partial(full_attention, model, no_attention(model)))}
+    writers |= _full_writers(model, coming, filled, note)
+    writers[FOCUS] = Writer(lambda: cache)
     default = f"{FULL}{own}, growing cache"
-    times = in_turn(ways, rounds(repeats, tokens), note, always=default)
-    each = {name: [seconds / new_tokens for seconds in all_] for name, all_ in times.items()}
+
+    def in_turn(names: list[str], which: str) -> dict[str, float]:
+        note(f"{len(names)} ways to write, in turn ({which})")
+        found = write_in_turn(model, coming, tokens, {name: writers[name] for name in names})
+        for one in (filled, cache):
+            rewind(one, tokens)
+        return found
+
+    each = in_rounds(in_turn, list(writers), rounds(repeats, tokens), default)
     return make_row(
         "decode",
         tokens,
@@ -144,37 +164,38 @@ def also_into(filled: DynamicCache, focus: Any) -> Iterator[None]:
         focus.watch = before
 
 
-def _full_ways(model: PreTrainedModel, coming: Tensor, filled: DynamicCache, note: Note) -> dict[str, Way]:
-    """Those ways that give the logits of the model's own, on the first two tokens to come."""
-    ways = _candidates(model, coming, filled)
+def _full_writers(model: PreTrainedModel, coming: Tensor, filled: DynamicCache, note: Note) -> dict[str, Writer]:
+    """Those that give the logits of the model's own, on the first two tokens to come."""
+    found, tokens = {}, filled.get_seq_length()
     want: Tensor | None = None
-    for name, way in _candidates(model, coming[:, :2], filled).items():
+    for name, writer in _candidates(model, filled).items():
         note(f"checking {name}")
         try:
-            with way.around():
-                logits: Any = way.run()
+            cache = writer.make()
+            with writer.around():
+                logits = write(model, coming[:, :2], cache)
             want = logits if want is None else want
             compare_logits(logits, want, name)
+            found[name] = writer
         except (FocusError, ValueError, RuntimeError, ImportError):
             if want is None:
                 raise
-            del ways[name]  # not for this model
-    return ways
+            # not for this model
+        finally:
+            rewind(filled, tokens)
+    return found
 
 
-def _candidates(model: PreTrainedModel, coming: Tensor, filled: DynamicCache) -> dict[str, Way]:
+def _candidates(model: PreTrainedModel, filled: DynamicCache) -> dict[str, Writer]:
     """Every cache with the model's own attention, its default first; every attention with the strongest cache."""
-    own, tokens = default_implementation(model), filled.get_seq_length()
+    own = default_implementation(model)
 
-    def way(make: Callable[[], Any], implementation: str) -> Way:
-        def run() -> Tensor:
-            return write(model, coming, make())
+    def writer(make: Callable[[], Any], implementation: str) -> Writer:
+        return Writer(make, partial(full_attention, model, implementation))
 
-        return Way(run, partial(fully, model, implementation, filled, tokens))
-
-    ways = {f"{FULL}{own}, growing cache": way(partial(growing_cache, model, filled), own)}
+    found = {f"{FULL}{own}, growing cache": writer(partial(growing_cache, model, filled), own)}
     for name, implementation in token_ways(model).items():
-        ways[f"{FULL}{name}, in place"] = way(lambda: filled, implementation)
+        found[f"{FULL}{name}, in place"] = writer(lambda: filled, implementation)
     if static_cache(model, filled) is not None:
-        ways[f"{FULL}{own}, static cache"] = way(partial(static_cache, model, filled), own)
-    return ways
+        found[f"{FULL}{own}, static cache"] = writer(partial(static_cache, model, filled), own)
+    return found

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from focus_kernels.bench.measure import interleaved
 from focus_kernels.bench.methods import BLOCK, SAMPLED_BLOCKS, causal_in_blocks, sampled_share, sampled_starts
 
 from ..streaming import read_chunks
@@ -18,7 +17,7 @@ from .caches import in_place_cache
 from .facts import head_shape
 from .full import full_attention, no_attention
 from .rows import FOCUS, FULL
-from .timing import NOTHING, Note
+from .timing import NOTHING, Note, seconds_of
 
 SAMPLED = "sampled blocks"
 HOW = f"attention of one layer in {SAMPLED_BLOCKS} evenly spaced blocks of {BLOCK} queries, times its layers"
@@ -37,7 +36,7 @@ def read_in_turn(model: PreTrainedModel, ids: Tensor, chunk: int, note: Note) ->
     spent = dict.fromkeys((FOCUS, NOTHING, SAMPLED), 0.0)
 
     def time(name: str, action: Callable[[], object]) -> None:
-        spent[name] += interleaved({name: action}, 1, lambda text: None)[name][0]
+        spent[name] += seconds_of(action)
 
     for end in ends:
         note(f"up to {min(end, tokens):,}, with Focus, without attention, and {SAMPLED} of full attention in turn")

@@ -32,16 +32,37 @@ def rounds(repeats: int, tokens: int) -> int:
 
 
 def in_turn(ways: dict[str, Way], repeats: int, note: Note, always: str = "") -> dict[str, list[float]]:
-    """Seconds of each way. Every other round the slower half of the full attentions is timed no more, down to two: of
-    many that are alike, the luckiest of all would be taken for the fastest. `always` is timed whatever it takes."""
-    times: dict[str, list[float]] = {name: [] for name in ways}
+    """Seconds of each way, by `in_rounds`, one after the other."""
+
+    def one_by_one(names: list[str], which: str) -> dict[str, float]:
+        found = {}
+        for name in names:
+            note(f"{name} ({which})")
+            with ways[name].around():
+                found[name] = seconds_of(ways[name].run)
+        return found
+
+    return in_rounds(one_by_one, list(ways), repeats, always)
+
+
+def in_rounds(
+    run: Callable[[list[str], str], dict[str, float]], names: list[str], repeats: int, always: str = ""
+) -> dict[str, list[float]]:
+    """Seconds of each way in rounds of `run`, which is given their names and which round it is. Every other round the
+    slower half of the full attentions is timed no more, down to two: of many that are alike, the luckiest of all would
+    be taken for the fastest. `always` is timed whatever it takes."""
+    times: dict[str, list[float]] = {name: [] for name in names}
     for repeat in range(repeats):
         left_out = _behind(times, repeat // 2) - {always}
-        for name in [name for name in ways if name not in left_out]:
-            note(f"{name} ({repeat + 1} of {repeats})")
-            with ways[name].around():
-                times[name] += interleaved({name: ways[name].run}, 1, _silent)[name]
+        found = run([name for name in names if name not in left_out], f"{repeat + 1} of {repeats}")
+        for name, seconds in found.items():
+            times[name].append(seconds)
     return times
+
+
+def seconds_of(run: Action) -> float:
+    """Of one run."""
+    return interleaved({"": run}, 1, lambda text: None)[""][0]
 
 
 def _behind(times: dict[str, list[float]], cuts: int) -> set[str]:
@@ -98,7 +119,3 @@ def _collected() -> Iterator[None]:
         yield
     finally:
         gc.unfreeze()
-
-
-def _silent(text: str) -> None:
-    pass

@@ -103,7 +103,7 @@ def _take_in_order(stream: KeyBuckets, key: Tensor, value: Tensor, ids: list[int
     """What `_take` does, with a token that is `_in_order`; gives all keys and values, [1, H, n, D]."""
     row = stream.rows[0]
     if row.ids is None:
-        row.ids = stream.recent_groups(0).tolist()
+        row.ids = []  # of the tokens from here on: nobody asks for more while they are in order
     if row.start + row.count == stream.recent.shape[3]:
         stream.make_room(1)
     held, start, count = row.near, row.start, row.count
@@ -131,7 +131,8 @@ def _take(stream: KeyBuckets, key: Tensor, value: Tensor, ids: list[list[int]]) 
     batch = key.shape[0]
     stream.make_room(1)
     for number, row in enumerate(stream.rows):
-        if row.ids is None:
+        if row.ids is None or len(row.ids) < row.count:
+            stream.settle(number)
             row.ids = stream.recent_groups(number).tolist()
         full = row.count > stream.window and row.length >= stream.hold
         mine = stream.recent if batch == 1 else stream.recent.narrow(1, number, 1)

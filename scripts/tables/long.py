@@ -63,7 +63,7 @@ def every() -> str:
 def headlines() -> str:
     rows = [row for file in files() if "auto" not in file for row in rows_of(file)]
     return (
-        "**Whole model**, SmolLM2-135M (longest prompts: its first layers), k = 1, window 128, two cores; commands, "
+        "**Whole model**, SmolLM2-135M (the longest prompt: its first layer), k = 1, window 128, two cores; commands, "
         "other lengths and what the columns are: [docs/long.md](docs/long.md#how-fast-how-large).\n\n"
         + table(HEAD, rows)
     )

@@ -14,7 +14,7 @@ from focus_retrofit.benchmark import bench_decode, bench_prefill, sample_ids
 from focus_retrofit.benchmark import decode as decode_module
 from focus_retrofit.benchmark.caches import in_place_cache
 from focus_retrofit.benchmark.full import chunk_ways, full_attention, no_attention
-from focus_retrofit.benchmark.prefill import still_in_question
+from focus_retrofit.benchmark.prefill import read, still_in_question
 from focus_retrofit.benchmark.rows import FOCUS, FULL
 from focus_retrofit.benchmark.sampled import SAMPLED
 from focus_retrofit.benchmark.timing import NOTHING
@@ -87,6 +87,37 @@ def test_a_full_cache_is_filled_along(model: Any, tokenizer: Any, monkeypatch: p
     assert plain["filled"] is None and along["filled"] == "a prefill with Focus"
     (gemma,) = bench_decode(small("Gemma3"), tokenizer, [150], 2, repeats=1, progress=False)
     assert gemma["filled"] is None  # its own windows are no layers of Focus
+
+
+@pytest.mark.parametrize("family", ["Llama", "Gemma3"])
+def test_ways_that_write_in_turn_all_go_on_after_their_own_tokens(family: str, tokenizer: Any) -> None:
+    """Also where they share a cache, or layers of one: at the end each has written what it would have by itself."""
+    model = small(family)
+    ids = sample_ids(tokenizer, 60)
+    filled = in_place_cache(model, 60)
+    with torch.inference_mode(), full_attention(model, "sdpa"):
+        want = read(model, ids, DynamicCache(config=model.config))
+        read(model, ids[:, :50], filled)
+        filled.crop(0)
+    writers, noted = decode_module._candidates(model, filled), {}
+    nothing = decode_module.Writer(lambda: filled, lambda: full_attention(model, no_attention(model)))
+
+    def keep(name: str, writer: Any) -> Any:
+        def make() -> Any:
+            noted[name] = writer.make()
+            return noted[name]
+
+        return decode_module.Writer(make, writer.around)
+
+    with torch.inference_mode():
+        kept = {name: keep(name, writer) for name, writer in {"nothing": nothing, **writers}.items()}
+        spent = decode_module.write_in_turn(model, ids[:, 50:59], 50, kept)
+        assert set(spent) == set(kept) and min(spent.values()) > 0
+        for name, writer in writers.items():
+            decode_module.rewind(noted[name], 59)
+            with writer.around():
+                found = decode_module.write(model, ids[:, 59:], noted[name])
+            torch.testing.assert_close(found, want, rtol=0, atol=1e-5, msg=name)
 
 
 @pytest.mark.parametrize("name", ["Llama", "Gemma3", "GPT2"])

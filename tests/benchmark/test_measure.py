@@ -92,12 +92,11 @@ def test_ways_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     order: list[str] = []
     seconds = {f"{FULL}a": 1.0, f"{FULL}b": 2.0, f"{FULL}default": 3.0, FOCUS: 9.0}
 
-    def timed(actions: Any, repeats: int, note: Any) -> Any:
-        ((name, action),) = actions.items()
-        action()
-        return {name: [seconds[name]] * repeats}
+    def timed(run: Any) -> float:
+        run()
+        return seconds[order[-1]]
 
-    monkeypatch.setattr(timing_module, "interleaved", timed)
+    monkeypatch.setattr(timing_module, "seconds_of", timed)
     ways = {name: Way(lambda name=name: order.append(name)) for name in seconds}
     times = in_turn(ways, 3, lambda text: None, always=f"{FULL}default")
     assert order == [*seconds, *seconds, f"{FULL}a", f"{FULL}default", FOCUS]
@@ -107,10 +106,8 @@ def test_ways_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_of_many_alike_few_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """The fastest has been looked at about as often as Focus, not nine of them as often each."""
     seconds = {**{f"{FULL}{n}": 1 + n / 100 for n in range(9)}, FOCUS: 1.0}
-    monkeypatch.setattr(
-        timing_module, "interleaved", lambda actions, repeats, note: {name: [seconds[name]] for name in actions}
-    )
-    times = in_turn({name: Way(lambda: None) for name in seconds}, 8, lambda text: None)
+    monkeypatch.setattr(timing_module, "seconds_of", lambda run: run())
+    times = in_turn({name: Way(lambda name=name: seconds[name]) for name in seconds}, 8, lambda text: None)
     assert [len(times[name]) for name in seconds] == [8, 8, 6, 4, 4, 2, 2, 2, 2, 8]
 
 
