@@ -8,6 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from focus_kernels import decode
 from focus_retrofit import FocusConfig, FocusError, hard, retrofit, token_router
 from focus_retrofit.cache import FocusCache
 from focus_retrofit.token_router import TokenRouter
@@ -131,6 +132,18 @@ def test_dense_tokens_are_routed_many_at_once(monkeypatch):
     layers = len(model.focus.layer_indices)
     assert [calls.count(3 * tokens) for tokens in (16, 8)] == [2 * layers, layers]  # 40 dense tokens of three rows
     assert len(calls) == layers * (2 + 1 + 20)
+
+
+@pytest.mark.parametrize("fold", [1, 1000])
+@pytest.mark.parametrize("rows", [1, 2])
+def test_dense_tokens_with_heads_folded_or_not(monkeypatch, served, fold, rows):
+    monkeypatch.setattr(decode, "FOLD", fold)
+    model, ids = make(min_length=100), IDS[:rows, :100]
+    cache = FocusCache(model)
+    found = [feed(model, cache, ids[:, :60])]
+    found += [feed(model, cache, part) for part in ids[:, 60:].split(1, 1)]
+    close(torch.cat(found, 1), logits_of(model, ids))
+    assert served[0] >= 39 * len(model.focus.layer_indices)
 
 
 def test_a_broken_token_is_seen_by_those_that_see_it():
