@@ -13,6 +13,8 @@ from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
 from focus_kernels import FocusError, KeyBuckets
 
 from .config import FocusConfig
+from .lane import Lane
+from .token_router import TokenRouter
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -40,7 +42,11 @@ class FocusLayer(DynamicLayer):
     def reset(self) -> None:
         """As new."""
         super().reset()
-        self.buckets = KeyBuckets(
+        self.lane: Lane | None = None  # where tokens that attend densely are, on their way into the buckets
+        self.tokens: TokenRouter | None = None
+        self.next: Tensor | None = None  # the next chunk is for the lane, and this is what to route it by
+        self.handed_out = False  # the last chunk went there: the base attends, to all keys
+        self._buckets = KeyBuckets(
             num_groups=self.config.num_groups,
             window=self.config.window,
             sinks=self.config.sinks,
@@ -55,14 +61,35 @@ class FocusLayer(DynamicLayer):
         self.columns: Tensor | None = None  # [B, T] true at real tokens, once there was padding
         self.length = 0  # committed tokens, padding included
 
+    @property
+    def buckets(self) -> KeyBuckets:
+        """With all tokens in them."""
+        if self.lane is not None:
+            lane, self.lane = self.lane, None
+            lane.close()
+        return self._buckets
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For a copy: it gets a lane of its own."""
+        return {**vars(self), "_buckets": self.buckets, "lane": None}
+
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         self.dtype, self.device = key_states.dtype, key_states.device
         self.is_initialized = True
 
+    def announce(self, hidden: Tensor | None = None) -> None:
+        """A Focus attention function is going to take the next chunk; what to route it by, if it is for the lane."""
+        self.expected, self.handed_out, self.next = True, False, hidden
+
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """Take a chunk in; returns the chunk alone: what came before stays in its buckets."""
+        """Take a chunk in; returns the chunk alone: what came before stays in its buckets. A token that attends densely
+        gets everything, in order."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
+        hidden, self.next = self.next, None
+        if hidden is not None and self.lane is not None and self.lane.fits(key_states, value_states):
+            self.expected, self.handed_out, self.length = False, True, self.length + 1
+            return self.lane.take(key_states, value_states, hidden)
         if not self.expected:
             raise FocusError(
                 "this cache was made by Focus attention and is now used without it (inside disabled(), in soft mode, "
@@ -82,7 +109,7 @@ class FocusLayer(DynamicLayer):
     def commit(self, key: Tensor, value: Tensor, groups: Tensor, real: Tensor | None, attended: bool) -> None:
         """Store the chunk with its groups [B, c, k]; `attended`: its own queries were served, they will not ask."""
         if not self.length:
-            self.buckets.late = None  # a new text: the router may be another by now
+            self.tokens = None  # a new text: the router may be another by now
         self.note_columns(groups.shape[:2], real)
         (self.buckets.prefill if attended else self.buckets.append)(key, value, groups, real)
 

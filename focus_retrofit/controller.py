@@ -115,12 +115,10 @@ class Focus(Adjunct):
         self._mode = value
 
     def only_serves(self) -> bool:
-        """Nobody learns from, watches or replaces what the layers do, and a token's groups are its hidden state's."""
+        """Nobody learns from, watches or replaces what the layers do."""
         if self.watch is not None or self.rival is not None or self.parallel is not None or self.backend != "auto":
             return False
-        if self._mode != "hard" or self.config.leaks or self.config.temperature == "input":
-            return False
-        return not (torch.is_grad_enabled() or torch.is_autocast_enabled("cpu"))
+        return self._mode == "hard" and not (torch.is_grad_enabled() or torch.is_autocast_enabled("cpu"))
 
     @property
     def layer_indices(self) -> list[int]:

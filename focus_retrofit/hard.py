@@ -129,37 +129,30 @@ def attend_token(layer: Layer, cache: FocusLayer, hidden: Tensor, query: Tensor,
     contexts these cost more than what they compute. None, and nothing is done, where it is not for this."""
     focus, router, buckets = layer.focus, layer.router, cache.buckets
     assert router is not None
-    if not focus.only_serves() or cache.columns is not None or cache.offloaded or cache.chunk is None:
+    if not focus.only_serves() or focus.config.leaks or focus.config.temperature == "input" or layer.latent:
         return None
-    if not query.is_cpu or not hidden.is_cpu or layer.latent:
+    if cache.chunk is None or cache.length < focus.dense_below or cache.columns is not None or cache.offloaded:
         return None
-    tokens = buckets.late = buckets.late or TokenRouter(router)
+    if not query.is_cpu or not hidden.is_cpu:
+        return None
+    tokens = cache.tokens = cache.tokens or TokenRouter(router)
     if tokens.count != router.top_k:
         return None  # the general way says what is wrong
-    below = [row.length < focus.dense_below for row in buckets.rows]
-    dense = all(below)
-    if dense:
-        out = attend_next(query, buckets, *cache.chunk, tokens.groups_later(hidden), scale=scale, dense=True)
-    elif any(below):
-        return None
-    else:
-        scope, temperature = focus.config.temperature_scope, router.layer_temperature()
-        cooling = None if temperature == 1 else temperature
-        out = attend_next(
-            query,
-            buckets,
-            *cache.chunk,
-            tokens.groups(hidden),
-            scale=scale,
-            temperature=cooling,
-            temperature_scope=scope,
-        )
+    temperature = router.layer_temperature()
+    out = attend_next(
+        query,
+        buckets,
+        *cache.chunk,
+        tokens.groups(hidden),
+        scale=scale,
+        temperature=None if temperature == 1 else temperature,
+        temperature_scope=focus.config.temperature_scope,
+    )
     if out is None:
         return None
     cache.chunk, cache.length = None, cache.length + 1
-    if not dense:
-        for row in buckets.rows:
-            layer.stats.note_decoding(row.read, row.length)
+    for row in buckets.rows:
+        layer.stats.note_decoding(row.read, row.length)
     return out
 
 

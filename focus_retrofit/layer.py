@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 from transformers.cache_utils import Cache, EncoderDecoderCache
@@ -12,6 +13,7 @@ from transformers.cache_utils import Cache, EncoderDecoderCache
 from focus_kernels import FocusError
 
 from .cache import FocusLayer, adopt
+from .lane import open_lane
 from .router import Router
 from .stats import Stats
 
@@ -38,9 +40,10 @@ class Layer:
 
     def before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Forward pre-hook of the attention module: keep its input, and let its cache hold groups."""
-        if self.router is None or not self.focus.enabled:
+        focus = self.focus
+        if self.router is None or not focus.enabled:
             return
-        self.hidden = kwargs["hidden_states"] if "hidden_states" in kwargs else args[0]
+        hidden = self.hidden = kwargs["hidden_states"] if "hidden_states" in kwargs else args[0]
         cache: Any = None
         for name in CACHE_NAMES:
             cache = kwargs.get(name)
@@ -51,9 +54,23 @@ class Layer:
         if isinstance(cache, EncoderDecoderCache):
             cache = cache.self_attention_cache
         self.cache = None
-        if cache is not None and self.focus.mode == "hard":
-            self.cache = adopt(cache, self.index, self.focus.config, self.focus.name, self.focus.dense_below)
-            self.cache.expected = True
+        if cache is not None and focus.mode == "hard":
+            held = self.cache = adopt(cache, self.index, focus.config, focus.name, focus.dense_below)
+            unmasked = len(args) < 2 and kwargs.get("attention_mask") is None
+            early = hidden.shape[1] == 1 and held.length < focus.dense_below and unmasked and not module.training
+            if early and focus.only_serves() and not torch.compiler.is_compiling():
+                if held.lane is None or held.lane.full:
+                    held.lane = open_lane(self, held)
+                held.announce(hidden)
+            else:
+                held.announce()
+
+    def handed_out(self) -> bool:
+        """This call's token has got all keys from its cache: nothing is left to do but to attend."""
+        if self.cache is None or not self.cache.handed_out:
+            return False
+        self.hidden = self.cache = None
+        return True
 
     def take_call(self) -> tuple[Tensor, FocusLayer | None]:
         """What `before` kept of this call: the hidden states, and the cache."""

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 Asked = tuple[Tensor, float]  # queries and the scale of their logits
 Part = tuple[Tensor, Tensor]  # out and logsumexp
 CUT = 4096  # keys of a list that is worth cutting
-FOLD = 1024  # keys that are worth reading once
 BACKENDS = ("auto", "cpu", "cpu:chunked")
 _flash = torch._scaled_dot_product_flash_attention_for_cpu
 
@@ -55,23 +54,17 @@ def attend_next(
     scale: float,
     temperature: float | Tensor | None = None,
     temperature_scope: str = "distant",
-    dense: bool = False,
 ) -> Tensor | None:
     """`append` and `attend_chunk` in one, for a real token per row on a CPU, query and out [B, Hq, 1, D], with its k
-    different groups as a list per row, which for `dense` attention `stream.late` may fill in; other arguments as
-    theirs. None, and nothing is taken in, where it is not for this: for the general way."""
+    different groups as a list per row; other arguments as theirs. None, and nothing is taken in, where it is not for
+    this: for the general way."""
     if not stream.rows or stream.broken or not query.dtype == key.dtype == value.dtype:
         return None
-    if dense and _in_order(stream, key, value):
-        return _densely(query, *_take_in_order(stream, stream.rounded(key), stream.rounded(value), groups[0]), scale)
-    if not _fits(stream, key, value) or not contain.finite(key, value) or (dense and any(r.first for r in stream.rows)):
+    if not _fits(stream, key, value) or not contain.finite(key, value):
         return None
-    if not dense and any(row.count > stream.window for row in stream.rows if row.length < stream.hold):
+    if any(row.count > stream.window for row in stream.rows if row.length < stream.hold):
         return None
     _take(stream, stream.rounded(key), stream.rounded(value), groups)
-    if dense:
-        rows = range(len(stream.rows))
-        return torch.cat([_densely(query[number, None], *_near(stream, number, 0), scale) for number in rows])
     asked = _asked(query, scale, temperature, temperature_scope)
     return _attend_rows(stream, asked, None, want_lse=False)[0].to(query.dtype)
 
@@ -88,50 +81,12 @@ def _fits(stream: KeyBuckets, key: Tensor, value: Tensor) -> bool:
     return all(row.length >= stream.sinks and _room(stream, row) for row in stream.rows)
 
 
-def _in_order(stream: KeyBuckets, key: Tensor, value: Tensor) -> bool:
-    """Is this the next token of a single row, all of whose tokens are held in order and stay so?"""
-    row, recent = stream.rows[0], stream.recent
-    if len(stream.rows) > 1 or row.count != row.length or not stream.sinks <= row.length < stream.hold:
-        return False
-    shape = (1, recent.shape[2], 1, recent.shape[4])
-    if key.shape != shape or value.shape != shape or key.dtype != recent.dtype or not (recent.is_cpu and key.is_cpu):
-        return False
-    return stream.key_size == stream.value_size and contain.finite(key, value)
-
-
-def _take_in_order(stream: KeyBuckets, key: Tensor, value: Tensor, ids: list[int]) -> tuple[Tensor, Tensor]:
-    """What `_take` does, with a token that is `_in_order`; gives all keys and values, [1, H, n, D]."""
-    row = stream.rows[0]
-    if row.ids is None:
-        row.ids = []  # of the tokens from here on: nobody asks for more while they are in order
-    if row.start + row.count == stream.recent.shape[3]:
-        stream.make_room(1)
-    held, start, count = row.near, row.start, row.count
-    if held is None or held.buffer is not stream.recent or held.begin or held.end != stream.recent.shape[3]:
-        row.near = held = NearView(stream.recent, 0, stream.recent.shape[3], *stream.recent.unbind())
-    held.key.narrow(2, start + count, 1).copy_(key)
-    held.value.narrow(2, start + count, 1).copy_(value)
-    row.ids.append(ids)
-    row.count, row.length, row.pending, row.chunk = count + 1, row.length + 1, row.pending + 1, 1
-    row.places, row.listed, stream.chunk = None, ids, 1
-    return held.key.narrow(2, start, count + 1), held.value.narrow(2, start, count + 1)
-
-
-def _densely(query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
-    """query [1, Hq, 1, D] against all keys [1, H, n, D]. Of many keys heads that share them are rows of one call: every
-    key is read once. Few are read again from the cache of the processor."""
-    if key.shape[2] < FOLD:
-        return _flash(query, key, value, 0.0, False, scale=scale)[0]
-    rows = query.reshape(1, key.shape[1], -1, query.shape[3])
-    return _flash(rows, key, value, 0.0, False, scale=scale)[0].reshape(query.shape)
-
-
 def _take(stream: KeyBuckets, key: Tensor, value: Tensor, ids: list[list[int]]) -> None:
     """Put a token per row [B, H, 1, D], whose groups are ids [B, k], where the oldest recent one is, or at the end."""
     batch = key.shape[0]
     stream.make_room(1)
     for number, row in enumerate(stream.rows):
-        if row.ids is None or len(row.ids) < row.count:
+        if row.ids is None:
             stream.settle(number)
             row.ids = stream.recent_groups(number).tolist()
         full = row.count > stream.window and row.length >= stream.hold
@@ -159,8 +114,6 @@ def _replace(stream: KeyBuckets, number: int, slot: Tensor, listed: list[int]) -
     """A row's oldest recent token, in slot [2, 1, H, 1, D], makes way for one with these groups: it is copied to the
     end of its bucket, unless it is a sink."""
     row, pool = stream.rows[number], stream.pool
-    if stream.late is not None:
-        stream.late()
     if row.pending > stream.window:  # they are all that is known of the recent tokens: not one may be lost
         stream.settle(number)
     assert row.ids is not None

@@ -34,7 +34,7 @@ class Recent:
     places: Tensor | None = None  # where they stood in the chunk, if some of it was padding
     near: NearView | None = None
     listed: list[int] | None = None  # groups of a chunk of one, where they are known without asking a tensor
-    ids: list[list[int]] | None = None  # the same of all recent tokens, or of the last ones, in the order they stand in
+    ids: list[list[int]] | None = None  # the same of all recent tokens, in the order in which they stand
     pending: int = 0  # newest tokens whose groups are only there
     read: int = 0  # keys that the last token read
 

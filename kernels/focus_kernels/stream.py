@@ -8,7 +8,6 @@ stream that is attended densely at first holds those tokens in position order, a
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -60,7 +59,6 @@ class KeyBuckets:
         self.expected = 0
         self.rows: list[Recent] = []
         self.broken: dict[int, contain.Broken] = {}  # by row: tokens that are NaN or infinite, held as zeros
-        self.late: Any = None  # fills in the groups that `decode.attend_next` got as empty lists
         self.chunk: int | None = None  # tokens of the last chunk, padding included; None if there is none to attend
 
     @property
@@ -220,8 +218,6 @@ class KeyBuckets:
         """Write down the groups that decoding has only taken note of."""
         row = self.rows[number]
         if row.pending:
-            if self.late is not None:
-                self.late()
             newest = torch.tensor(row.newest(row.pending), dtype=self.groups.dtype)
             self.note_groups(number, newest, row.length - row.pending)
             row.pending = 0

@@ -7,11 +7,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from transformers import DynamicCache
 
-from focus_kernels import decode
-from focus_retrofit import FocusConfig, FocusError, hard, retrofit, token_router
+from focus_retrofit import FocusConfig, FocusError, hard, lane, retrofit
 from focus_retrofit.cache import FocusCache
-from focus_retrofit.token_router import TokenRouter
+from focus_retrofit.lane import Lane
+from focus_retrofit.router import Router
 from tests.matrix import BY_NAME, VOCABULARY
 from tests.retrofit.oracle import logits_of
 
@@ -39,15 +40,19 @@ def close(found, wanted):
 
 @pytest.fixture
 def served(monkeypatch):
-    """How many tokens of layers went the short way."""
-    counts, right = [0], hard.attend_next
+    """How many tokens of layers went a short way."""
+    counts = [0]
 
-    def counted(*args, **kwargs):
-        out = right(*args, **kwargs)
-        counts[0] += out is not None
-        return out
+    def counting(right):
+        def counted(*args, **kwargs):
+            out = right(*args, **kwargs)
+            counts[0] += out is not None
+            return out
 
-    monkeypatch.setattr(hard, "attend_next", counted)
+        return counted
+
+    monkeypatch.setattr(hard, "attend_next", counting(hard.attend_next))
+    monkeypatch.setattr(Lane, "take", counting(Lane.take))
     return counts
 
 
@@ -120,30 +125,28 @@ def test_leaves_what_is_not_for_it(served, options, around):
 
 
 def test_dense_tokens_are_routed_many_at_once(monkeypatch):
-    monkeypatch.setattr(token_router, "MOST", 16)
-    model, calls, right = make(min_length=100), [], TokenRouter.groups
-    monkeypatch.setattr(
-        TokenRouter, "groups", lambda self, hidden: calls.append(hidden.shape[0]) or right(self, hidden)
-    )
+    monkeypatch.setattr(lane, "AHEAD", 16)
+    model, calls, right = make(min_length=100), [], Router.groups
+    monkeypatch.setattr(Router, "groups", lambda self, logits: calls.append(logits.shape[:2]) or right(self, logits))
     cache = FocusCache(model)
     found = [feed(model, cache, IDS[:, :60])]
-    found += [feed(model, cache, part) for part in IDS[:, 60:].split(1, 1)]
+    calls.clear()
+    found += [feed(model, cache, part) for part in IDS[:, 60:101].split(1, 1)]
+    assert sum(tokens for _, tokens in calls) == 41 * len(model.focus.layer_indices)
+    assert len(calls) <= 5 * len(model.focus.layer_indices)
+    found.append(feed(model, cache, IDS[:, 101:]))
     close(torch.cat(found, 1), logits_of(model, IDS))
-    layers = len(model.focus.layer_indices)
-    assert [calls.count(3 * tokens) for tokens in (16, 8)] == [2 * layers, layers]  # 40 dense tokens of three rows
-    assert len(calls) == layers * (2 + 1 + 20)
 
 
-@pytest.mark.parametrize("fold", [1, 1000])
-@pytest.mark.parametrize("rows", [1, 2])
-def test_dense_tokens_with_heads_folded_or_not(monkeypatch, served, fold, rows):
-    monkeypatch.setattr(decode, "FOLD", fold)
+@pytest.mark.parametrize("rows", [1, 3])
+def test_dense_tokens_are_the_bases_bit_for_bit(served, rows):
     model, ids = make(min_length=100), IDS[:rows, :100]
-    cache = FocusCache(model)
-    found = [feed(model, cache, ids[:, :60])]
-    found += [feed(model, cache, part) for part in ids[:, 60:].split(1, 1)]
-    close(torch.cat(found, 1), logits_of(model, ids))
-    assert served[0] >= 39 * len(model.focus.layer_indices)
+    cache, plain = FocusCache(model), DynamicCache(config=model.config)
+    for part in ids.split([60, *[1] * 40], 1):
+        found = feed(model, cache, part)
+        with model.focus.disabled():
+            assert torch.equal(found, feed(model, plain, part))
+    assert served[0] == 40 * len(model.focus.layer_indices)
 
 
 def test_a_broken_token_is_seen_by_those_that_see_it():
