@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
 from focus_kernels import FocusError
+from focus_kernels.bench.measure import clocked
 
 from ..attention import Seen
 from ..cache import FocusLayer
@@ -27,9 +29,9 @@ from .options import parse_lengths
 from .prefill import attention_share, read
 from .rows import FOCUS, FULL, Peaks, Row, make_row
 from .text import sample_ids
-from .timing import NOTHING, Note, fastest_full, in_rounds, rounds, seconds_of, steps
+from .timing import NOTHING, Note, fastest_full, in_rounds, rounds, steps
 
-BURST = 8  # tokens that a way writes in its turn: as in use, one comes soon after the other
+BURST = 8  # tokens that a way writes in its turn after a first one: as in use, one comes soon after the other
 FILLED_BOTH = 16 * 1024  # tokens up to which a full cache is prefilled by full attention: beyond, that takes minutes
 
 
@@ -93,15 +95,20 @@ def rewind(cache: Any, tokens: int) -> None:
 
 def write_in_turn(model: PreTrainedModel, ids: Tensor, tokens: int, writers: dict[str, Writer]) -> dict[str, float]:
     """Seconds per token of ids [1, n], written after the prompt's `tokens`: each way writes a few before any writes
-    more, so that a noisy neighbour hits them alike. Ways may share a cache: what the last one wrote stays."""
+    more, so that a noisy neighbour hits them alike. The first of several is not timed: it finds in the processor's
+    caches what another way left there. Ways may share a cache: what the last one wrote stays."""
     caches = {name: writer.make() for name, writer in writers.items()}
-    spent = dict.fromkeys(writers, 0.0)
-    for step in range(0, ids.shape[1], BURST):
+    spent, timed = dict.fromkeys(writers, 0.0), 0
+    for step in range(0, ids.shape[1], BURST + 1):
+        first, rest = ids[:, step : step + BURST + 1].tensor_split([1], 1)
+        timed += rest.shape[1]
         for name, writer in writers.items():
             rewind(caches[name], tokens + step)
+            gc.collect()
             with writer.around():
-                spent[name] += seconds_of(partial(write, model, ids[:, step : step + BURST], caches[name]))
-    return {name: seconds / ids.shape[1] for name, seconds in spent.items()}
+                write(model, first, caches[name])
+                spent[name] += clocked(partial(write, model, rest, caches[name]))
+    return {name: seconds / timed for name, seconds in spent.items()}
 
 
 def _row(model: PreTrainedModel, ids: Tensor, new_tokens: int, repeats: int, chunk: int, note: Note) -> Row:

@@ -30,10 +30,10 @@ class BenchConfig:
             if part not in PARTS:
                 raise FocusError(f"parts names {part!r}; choose among {', '.join(PARTS)}")
         parse_lengths(self.lengths)
-        for name in ("repeats", "new_tokens"):
+        for name, least in (("repeats", 1), ("new_tokens", 2)):  # the first token of a turn is not timed
             value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise FocusError(f"{name} is {value!r}; it must be a whole number, at least 1")
+            if not isinstance(value, int) or isinstance(value, bool) or value < least:
+                raise FocusError(f"{name} is {value!r}; it must be a whole number, at least {least}")
 
     def chosen_parts(self) -> list[str]:
         return [part.strip() for part in self.parts.split(",")]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from tqdm.auto import tqdm
 
-from focus_kernels.bench.measure import Action, interleaved, peak_bytes
+from focus_kernels.bench.measure import Action, clocked, peak_bytes
 
 from .rows import FOCUS, FULL, Peaks
 
@@ -61,8 +61,9 @@ def in_rounds(
 
 
 def seconds_of(run: Action) -> float:
-    """Of one run."""
-    return interleaved({"": run}, 1, lambda text: None)[""][0]
+    """Of one run, without the garbage of those before."""
+    gc.collect()
+    return clocked(run)
 
 
 def _behind(times: dict[str, list[float]], cuts: int) -> set[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -118,6 +119,29 @@ def test_ways_that_write_in_turn_all_go_on_after_their_own_tokens(family: str, t
             with writer.around():
                 found = decode_module.write(model, ids[:, 59:], noted[name])
             torch.testing.assert_close(found, want, rtol=0, atol=1e-5, msg=name)
+
+
+def test_writers_take_turns_and_the_first_token_of_each_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, seen = [0.0], []
+
+    def write(model: Any, ids: torch.Tensor, cache: Any) -> None:
+        seen.append((cache.name, ids[0].tolist()))
+        now[0] += 1000 if ids[0, 0] % 3 == 0 else ids.shape[1] * cache.seconds
+
+    def clocked(action: Any) -> float:
+        before = now[0]
+        action()
+        return now[0] - before
+
+    monkeypatch.setattr(decode_module, "BURST", 2)
+    monkeypatch.setattr(decode_module, "write", write)
+    monkeypatch.setattr(decode_module, "clocked", clocked)
+    caches = [SimpleNamespace(name=name, seconds=seconds, layers=[]) for name, seconds in (("a", 1.0), ("b", 5.0))]
+    writers = {cache.name: decode_module.Writer(lambda cache=cache: cache) for cache in caches}
+    spent = decode_module.write_in_turn(None, torch.arange(8)[None], 0, writers)  # type: ignore[arg-type]
+    turns = [([0], [1, 2]), ([3], [4, 5]), ([6], [7])]
+    assert seen == [(name, ids) for turn in turns for name in "ab" for ids in turn]
+    assert spent == {"a": 1.0, "b": 5.0}
 
 
 @pytest.mark.parametrize("name", ["Llama", "Gemma3", "GPT2"])

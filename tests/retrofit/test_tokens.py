@@ -149,6 +149,15 @@ def test_dense_tokens_are_the_bases_bit_for_bit(served, rows):
     assert served[0] == 40 * len(model.focus.layer_indices)
 
 
+def test_dense_tokens_in_and_out_of_inference_mode():
+    model, found = make(min_length=100), []
+    cache, modes = FocusCache(model), [torch.inference_mode, torch.no_grad]
+    for number, part in enumerate(IDS.split([60, *[10] * 6], 1)):
+        with modes[number % 2]():
+            found += [model(some, past_key_values=cache).logits for some in part.split(60 if not number else 1, 1)]
+    close(torch.cat(found, 1), logits_of(model, IDS))
+
+
 def test_a_broken_token_is_seen_by_those_that_see_it():
     for min_length in (0, 100):
         model = make(min_length=min_length)

@@ -23,12 +23,17 @@ def interleaved(actions: dict[str, Action], repeats: int, note: Callable[[str], 
         for name, action in actions.items():
             note(f"{name} ({repeat + 1} of {repeats})")
             gc.collect()
-            synchronise()
-            start = time.perf_counter()
-            action()
-            synchronise()
-            times[name].append(time.perf_counter() - start)
+            times[name].append(clocked(action))
     return times
+
+
+def clocked(action: Action) -> float:
+    """Seconds of one run."""
+    synchronise()
+    start = time.perf_counter()
+    action()
+    synchronise()
+    return time.perf_counter() - start
 
 
 def synchronise() -> None:
