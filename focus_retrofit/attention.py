@@ -66,9 +66,8 @@ def register(base: str) -> str:
 
 def base_attention(base: str, module: nn.Module) -> Callable[..., Output]:
     """The base implementation's function; 'eager' is each modeling file's own."""
-    if base in ALL_ATTENTION_FUNCTIONS:
-        return ALL_ATTENTION_FUNCTIONS[base]
-    return sys.modules[type(module).__module__].eager_attention_forward
+    found: Callable[..., Output] | None = ALL_ATTENTION_FUNCTIONS.get(base)
+    return found or sys.modules[type(module).__module__].eager_attention_forward
 
 
 def attend_densely(

@@ -46,14 +46,16 @@ class Lane:
 
     def take(self, key: Tensor, value: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
         """A token per row, [B, H, 1, D], and what to route it by, [B, 1, d]; gives all keys and values."""
-        end = self.end
-        self.end = stop = end + 1
-        self.keys[:, :, end:stop] = self.buckets.rounded(key)
-        self.values[:, :, end:stop] = self.buckets.rounded(value)
+        if self.buckets.dtype is not None:
+            key, value = self.buckets.rounded(key), self.buckets.rounded(value)
+        self.keys.narrow(2, self.end, 1).copy_(key)
+        self.values.narrow(2, self.end, 1).copy_(value)
+        self.end += 1
         if len(self.hidden) == AHEAD:
             self._route()
         self.hidden.append(hidden.clone())  # a model may go on in place
-        return self.keys[:, :, self.start : stop], self.values[:, :, self.start : stop]
+        count = self.end - self.start
+        return self.keys.narrow(2, self.start, count), self.values.narrow(2, self.start, count)
 
     @torch.no_grad()
     def close(self) -> None:

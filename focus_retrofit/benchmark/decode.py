@@ -99,7 +99,7 @@ def write_in_turn(model: PreTrainedModel, ids: Tensor, tokens: int, writers: dic
     caches what another way left there. Ways may share a cache: what the last one wrote stays."""
     caches = {name: writer.make() for name, writer in writers.items()}
     spent, timed = dict.fromkeys(writers, 0.0), 0
-    for step in range(0, ids.shape[1], BURST + 1):
+    for step in range(0, ids.shape[1] - 1, BURST + 1):  # one alone would not be timed
         first, rest = ids[:, step : step + BURST + 1].tensor_split([1], 1)
         timed += rest.shape[1]
         for name, writer in writers.items():

@@ -195,7 +195,7 @@ def _attend_rows(
                 span = pool.spans[name]
                 used = span.used if len(name) > 1 else sinks
                 if used:
-                    parts += _attend(folded, pool.batched.narrow(3, span.start, used), far_scale)
+                    parts += _attend(folded, pool.key, pool.value, span.start, used, far_scale)
                     row.read += used if len(name) > 1 else 0
         out, lse = _join(parts, want_lse)
         found.append((out.reshape(1, *shape[1:]), lse.reshape(1, *shape[1:3]) if want_lse else lse))
@@ -217,26 +217,25 @@ def _near(stream: KeyBuckets, number: int, sinks: int) -> tuple[Tensor, Tensor]:
     return held.key, held.value
 
 
-def _attend(q: Tensor, held: Tensor, scale: float) -> Iterator[Part]:
-    """q [1, H, rows, D] against [2, 1, H, n, D], in parts [parts, H, rows, D]: a thread has at least a head of a part
-    to read, and where heads do not share out evenly among the threads, long lists are cut until they do."""
-    if held.dtype != q.dtype:
-        for some in held.split(CONVERTED, 3):
-            yield from _attend(q, some.to(q.dtype), scale)
+def _attend(q: Tensor, keys: Tensor, values: Tensor, start: int, count: int, scale: float) -> Iterator[Part]:
+    """q [1, H, rows, D] against `count` of the keys and values [H, n, D], in parts [parts, H, rows, D]: a thread has at
+    least a head of a part to read, and where heads do not share out evenly among the threads, long lists are cut until
+    they do."""
+    if keys.dtype != q.dtype:
+        for first in range(start, start + count, CONVERTED):
+            some = min(CONVERTED, start + count - first)
+            key, value = (x.narrow(1, first, some).to(q.dtype) for x in (keys, values))
+            yield from _attend(q, key, value, 0, some, scale)
         return
-    heads, count = held.shape[2:4]
+    (heads, _, size), (step, row, _) = keys.shape, keys.stride()
     parts = _shares(heads, torch.get_num_threads()) if count >= CUT else 1
     each = count // parts
-    if parts > 1:
-        size = (2, parts, heads, each, held.shape[4])
-        step = held.stride()
-        key, value = held.as_strided(size, (step[0], each * step[3], *step[2:]))
-        yield _flash(q.expand(parts, -1, -1, -1), key, value, 0.0, False, scale=scale)
-        if count == parts * each:
-            return
-        held = held.narrow(3, parts * each, count - parts * each)
-    key, value = held.unbind()
-    yield _flash(q, key, value, 0.0, False, scale=scale)
+    shape, steps = (parts, heads, each, size), (each * row, step, row, 1)
+    key = keys.as_strided(shape, steps, keys.storage_offset() + start * row)
+    value = values.as_strided(shape, steps, values.storage_offset() + start * row)
+    yield _flash(q if parts == 1 else q.expand(parts, -1, -1, -1), key, value, 0.0, False, scale=scale)
+    if count > parts * each:
+        yield from _attend(q, keys, values, start + parts * each, count - parts * each, scale)
 
 
 @cache

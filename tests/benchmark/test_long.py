@@ -138,10 +138,12 @@ def test_writers_take_turns_and_the_first_token_of_each_is_not_timed(monkeypatch
     monkeypatch.setattr(decode_module, "clocked", clocked)
     caches = [SimpleNamespace(name=name, seconds=seconds, layers=[]) for name, seconds in (("a", 1.0), ("b", 5.0))]
     writers = {cache.name: decode_module.Writer(lambda cache=cache: cache) for cache in caches}
-    spent = decode_module.write_in_turn(None, torch.arange(8)[None], 0, writers)  # type: ignore[arg-type]
-    turns = [([0], [1, 2]), ([3], [4, 5]), ([6], [7])]
-    assert seen == [(name, ids) for turn in turns for name in "ab" for ids in turn]
-    assert spent == {"a": 1.0, "b": 5.0}
+    turns = [([0], [1, 2]), ([3], [4, 5]), ([6], [7, 8])]
+    for count, wanted in ((8, [*turns[:2], ([6], [7])]), (9, turns), (10, turns)):
+        seen.clear()
+        spent = decode_module.write_in_turn(None, torch.arange(count)[None], 0, writers)  # type: ignore[arg-type]
+        assert seen == [(name, ids) for turn in wanted for name in "ab" for ids in turn]
+        assert spent == {"a": 1.0, "b": 5.0}
 
 
 @pytest.mark.parametrize("name", ["Llama", "Gemma3", "GPT2"])
