@@ -38,11 +38,11 @@ class Move(NamedTuple):
 
 
 class Pool:
-    """Lists under any hashable name, [H, rows, D]; every start is a multiple of `align` (pages, on CUDA).
+    """Lists by name, [H, rows, D]; every start is a multiple of `align` (pages, on CUDA).
 
     A list that outgrows its room moves the pool: each list then gets a part of its length to spare or, where it is
     known how long all of them are going to be, room for its share of that: to move a pool that is nearly full takes
-    twice its memory.
+    twice its memory. A name of a single number is that of a row's sinks, which stay few.
     """
 
     def __init__(self, example: Tensor, align: int, dtype: torch.dtype | None = None, directory: str | None = None):
@@ -96,7 +96,7 @@ class Pool:
         for name in sorted(sources):  # an order that keeps a row's lists together, and starts increasing
             used = self.spans[sources[name]].used
             needed = used + (more or {}).get(name, 0)
-            more_to_come = max(int(needed * (grown * (1 + 1 / SLACK) - 1)), LEAST)
+            more_to_come = max(int(needed * (grown * (1 + 1 / SLACK) - 1)), LEAST) if len(name) > 1 else 0
             room = -(-(needed + more_to_come) // self.align) * self.align
             spans[name] = Span(start, used, room)
             start += room
