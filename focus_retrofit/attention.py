@@ -144,7 +144,7 @@ def attend(
     if cache is not None:
         chunk = cache.take_chunk(query.dtype)
         stored = latent_rows(chunk) if is_latent(module) else chunk
-        cache.commit(*stored, routed.groups, routed.layout.real, attended=True)
+        cache.commit(*stored, routed.groups, routed.layout.real)
         cache.release(tokens)
     if tokens <= focus.dense_below or focus.mode == "dense":
         note(f"dense ({base})")

@@ -42,6 +42,7 @@ class FocusLayer(DynamicLayer):
     def reset(self) -> None:
         """As new."""
         super().reset()
+        self.waiting: tuple[Tensor, Tensor, Tensor, Tensor | None] | None = None  # a chunk that is not in them yet
         self.lane: Lane | None = None  # where tokens that attend densely are, on their way into the buckets
         self.tokens: TokenRouter | None = None
         self.next: Tensor | None = None  # the next chunk is for the lane, and this is what to route it by
@@ -64,6 +65,10 @@ class FocusLayer(DynamicLayer):
     @property
     def buckets(self) -> KeyBuckets:
         """With all tokens in them."""
+        if self.waiting is not None:
+            waiting, self.waiting = self.waiting, None
+            with torch.no_grad():
+                self._buckets.prefill(*waiting)
         if self.lane is not None:
             lane, self.lane = self.lane, None
             lane.close()
@@ -71,7 +76,7 @@ class FocusLayer(DynamicLayer):
 
     def __getstate__(self) -> dict[str, Any]:
         """For a copy: it gets a lane of its own."""
-        return {**vars(self), "_buckets": self.buckets, "lane": None}
+        return {**vars(self), "_buckets": self.buckets, "lane": None, "waiting": None}
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         self.dtype, self.device = key_states.dtype, key_states.device
@@ -106,12 +111,16 @@ class FocusLayer(DynamicLayer):
         (key, value), self.chunk = self.chunk, None
         return key.to(dtype), value.to(dtype)
 
-    def commit(self, key: Tensor, value: Tensor, groups: Tensor, real: Tensor | None, attended: bool) -> None:
-        """Store the chunk with its groups [B, c, k]; `attended`: its own queries were served, they will not ask."""
-        if not self.length:
-            self.tokens = None  # a new text: the router may be another by now
+    def commit(self, key: Tensor, value: Tensor, groups: Tensor, real: Tensor | None) -> None:
+        """Store a first chunk with its groups [B, c, k]; its own queries were served, they will not ask. A short one
+        waits for somebody to ask: who only reads a text never does."""
+        self.tokens = None  # a new text: the router may be another by now
         self.note_columns(groups.shape[:2], real)
-        (self.buckets.prefill if attended else self.buckets.append)(key, value, groups, real)
+        whole = all(x.untyped_storage().nbytes() == x.nbytes for x in (key, value))  # holds on to nothing else
+        if groups.shape[1] <= self.hold and whole and not self.offloaded and self.directory is None:
+            self.waiting = (key.detach(), value.detach(), groups, real)
+        else:
+            self.buckets.prefill(key, value, groups, real)
 
     def note_columns(self, shape: Sequence[int], real: Tensor | None) -> None:
         """A chunk [B, c] is about to go into the buckets; `real` [B, c] says which of it are tokens."""
@@ -174,7 +183,7 @@ class FocusLayer(DynamicLayer):
     def release(self, tokens: int = 0) -> None:
         """The attention of a chunk is done: a long one is filed away, an offloaded layer goes back to the CPU, and what
         is in files leaves memory, unless tokens come one by one."""
-        if tokens > self.config.window and self.buckets.chunk is not None:
+        if tokens > self.config.window and self._buckets.chunk is not None:
             self.buckets.file_away()
         if self.offloaded and self.length:
             self.buckets.to(torch.device("cpu"))

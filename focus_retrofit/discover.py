@@ -80,8 +80,8 @@ def device_of(module: nn.Module) -> torch.device:
     execution = getattr(hook, "execution_device", None)
     if execution is not None:
         return torch.device(execution)
-    devices = [p.device for p in module.parameters() if p.device.type != "meta"]
-    return devices[0] if devices else torch.device("cpu")
+    devices = (p.device for p in module.parameters() if p.device.type != "meta")
+    return next(devices, torch.device("cpu"))
 
 
 def choose_layers(found: list[Found], config: FocusConfig) -> set[int]:

@@ -64,7 +64,7 @@ def _fill(cache: FocusCache, index: int, key: Tensor, value: Tensor, groups: Ten
         if groups is None:
             raise FocusError(f"layer {index} kept no groups")
         layer.lazy_initialization(key, value)
-        layer.commit(key, value, groups, None, attended=True)
+        layer.commit(key, value, groups, None)
     elif isinstance(layer, DynamicLayer):
         layer.update(key, value)
     else:
