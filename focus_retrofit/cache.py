@@ -92,9 +92,11 @@ class FocusLayer(DynamicLayer):
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         hidden, self.next = self.next, None
-        if hidden is not None and self.lane is not None and self.lane.fits(key_states, value_states):
-            self.expected, self.handed_out, self.length = False, True, self.length + 1
-            return self.lane.take(key_states, value_states, hidden)
+        if hidden is not None and self.lane is not None:
+            everything = self.lane.take(key_states, value_states, hidden)
+            if everything is not None:
+                self.expected, self.handed_out, self.length = False, True, self.length + 1
+                return everything
         if not self.expected:
             raise FocusError(
                 "this cache was made by Focus attention and is now used without it (inside disabled(), in soft mode, "

@@ -33,6 +33,7 @@ class Lane:
         self.keys = buckets.recent_key[..., : buckets.key_size]  # [B, H, room, D]
         self.values = buckets.recent_value[..., : buckets.value_size]
         self.shapes = tuple((*x.shape[:2], 1, x.shape[3]) for x in (self.keys, self.values))
+        self.dtype = buckets.recent.dtype
         self.hidden: list[Tensor] = []  # of the tokens that are not routed yet
         self.groups: list[Tensor] = []  # of those that are
 
@@ -40,12 +41,11 @@ class Lane:
     def full(self) -> bool:
         return self.end == self.last
 
-    def fits(self, key: Tensor, value: Tensor) -> bool:
-        """Is this a token per row, such as the others are?"""
-        return (key.shape, value.shape) == self.shapes and key.dtype == value.dtype == self.keys.dtype
-
-    def take(self, key: Tensor, value: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
-        """A token per row, [B, H, 1, D], and what to route it by, [B, 1, d]; gives all keys and values."""
+    def take(self, key: Tensor, value: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor] | None:
+        """A token per row, [B, H, 1, D], and what to route it by, [B, 1, d]; gives all keys and values, or None where
+        it is not such as the others are."""
+        if (key.shape, value.shape) != self.shapes or not key.dtype == value.dtype == self.dtype:
+            return None
         if self.buckets.dtype is not None:
             key, value = self.buckets.rounded(key), self.buckets.rounded(value)
         self.keys.narrow(2, self.end, 1).copy_(key)
