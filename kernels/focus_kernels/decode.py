@@ -87,7 +87,6 @@ def _take(stream: KeyBuckets, key: Tensor, value: Tensor, ids: list[list[int]]) 
     stream.make_room(1)
     for number, row in enumerate(stream.rows):
         if row.ids is None:
-            stream.settle(number)
             row.ids = stream.recent_groups(number).tolist()
         full = row.count > stream.window and row.length >= stream.hold
         mine = stream.recent if batch == 1 else stream.recent.narrow(1, number, 1)

@@ -152,6 +152,19 @@ def test_dense_tokens_are_the_bases_bit_for_bit(served, family, rows):
     assert served[0] == (0 if latent else 10 * len(model.focus.layer_indices))
 
 
+@pytest.mark.parametrize("name, waits", [("Llama", True), ("GPT2", False)])
+def test_a_short_text_waits_where_that_holds_on_to_nothing_else(name, waits):
+    """GPT-2's keys are part of a tensor that holds queries and values too."""
+    model = retrofit(BY_NAME[name].make(), FocusConfig(num_groups=4, top_k=1, window=8, min_length=60))
+    cache = FocusCache(model)
+    feed(model, cache, IDS[:, :50])
+    assert all((layer.waiting is not None) == waits and layer.get_seq_length() == 50 for layer in cache.layers)
+    assert cache.memory() > 0 and all(layer.waiting is None for layer in cache.layers)
+    long = FocusCache(model)
+    feed(model, long, IDS[:, :61])
+    assert all(layer.waiting is None for layer in long.layers)
+
+
 def test_dense_tokens_in_and_out_of_inference_mode():
     model, found = make(min_length=100), []
     cache, modes = FocusCache(model), [torch.inference_mode, torch.no_grad]
