@@ -52,9 +52,9 @@ def register(base: str) -> str:
         if layer is not None and layer.router is None and layer.focus.parallel is not None:
             out = layer.focus.parallel.attend_unrouted(layer, module, query, key, value, **kwargs)
             return out.transpose(1, 2), None
-        if layer is None or layer.local or layer.handed_out():  # a lone token has no mask, and needs none
+        if layer is None or layer.local:
             return base_attention(base, module)(module, query, key, value, attention_mask, **kwargs)
-        if layer.router is None:
+        if layer.router is None or layer.handed_out(base, query.device):
             return attend_densely(base, module, query, key, value, attention_mask, **kwargs)
         how = attend_uncompiled if torch.compiler.is_compiling() else attend
         return how(layer, base, module, query, key, value, attention_mask, **kwargs)
@@ -74,7 +74,7 @@ def attend_densely(
     base: str, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **kwargs: Any
 ) -> Output:
     """As the base would, with the mask it would have been given; `mask` is ours (documents), or a finished 4D one."""
-    if mask is None or mask.dim() == 2:
+    if (mask is None and query.shape[2] > 1) or (mask is not None and mask.dim() == 2):  # a lone token needs none
         mask = base_mask(base, query, key.shape[2], mask, module.config)
     return base_attention(base, module)(module, query, key, value, mask, **kwargs)
 

@@ -19,6 +19,11 @@ from .token_router import TokenRouter
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+    from .router import Router
+
+
+FEW = 256  # first tokens of a text, whose groups are found when somebody asks
+
 
 class FocusLayer(DynamicLayer):
     """One layer's keys and values: the sinks, the window, and a bucket per group; each row is stored once.
@@ -42,20 +47,11 @@ class FocusLayer(DynamicLayer):
     def reset(self) -> None:
         """As new."""
         super().reset()
-        self.waiting: tuple[Tensor, Tensor, Tensor, Tensor | None] | None = None  # a chunk that is not in them yet
-        self.lane: Lane | None = None  # where tokens that attend densely are, on their way into the buckets
+        self.lane: Lane | None = None  # where all tokens are while there are few; then the buckets are empty
+        self._buckets = self._empty_buckets()
         self.tokens: TokenRouter | None = None
-        self.next: Tensor | None = None  # the next chunk is for the lane, and this is what to route it by
+        self.next: tuple[Tensor, Router] | None = None  # the next chunk is for the lane: what to route it by
         self.handed_out = False  # the last chunk went there: the base attends, to all keys
-        self._buckets = KeyBuckets(
-            num_groups=self.config.num_groups,
-            window=self.config.window,
-            sinks=self.config.sinks,
-            match=self.config.match,
-            hold=self.hold,
-            dtype=self.held_dtype,
-            directory=self.directory,
-        )
         self.offloaded = False
         self.expected = False  # a Focus attention function is going to take the next chunk
         self.chunk: tuple[Tensor, Tensor] | None = None  # updated, not yet committed
@@ -65,37 +61,68 @@ class FocusLayer(DynamicLayer):
     @property
     def buckets(self) -> KeyBuckets:
         """With all tokens in them."""
-        if self.waiting is not None:
-            waiting, self.waiting = self.waiting, None
-            with torch.no_grad():
-                self._buckets.prefill(*waiting)
         if self.lane is not None:
             lane, self.lane = self.lane, None
-            lane.close()
+            lane.close(self._buckets)
         return self._buckets
 
+    def _empty_buckets(self) -> KeyBuckets:
+        return KeyBuckets(
+            num_groups=self.config.num_groups,
+            window=self.config.window,
+            sinks=self.config.sinks,
+            match=self.config.match,
+            hold=self.hold,
+            dtype=self.held_dtype,
+            directory=self.directory,
+        )
+
     def __getstate__(self) -> dict[str, Any]:
-        """For a copy: it gets a lane of its own."""
-        return {**vars(self), "_buckets": self.buckets, "lane": None, "waiting": None}
+        """For a copy, or a file."""
+        return {**vars(self), "_buckets": self.buckets, "lane": None}
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         self.dtype, self.device = key_states.dtype, key_states.device
         self.is_initialized = True
 
-    def announce(self, hidden: Tensor | None = None) -> None:
-        """A Focus attention function is going to take the next chunk; what to route it by, if it is for the lane."""
-        self.expected, self.handed_out, self.next = True, False, hidden
+    def announce(self, token: tuple[Tensor, Router] | None = None) -> None:
+        """A Focus attention function is going to take the next chunk; if it is for the lane, what to route it by."""
+        self.expected, self.handed_out, self.next = True, False, token
+
+    def has_lane(self, tokens: int) -> bool:
+        """So many new tokens may go where all others are, in order: the first few, or a single one."""
+        if self.columns is not None or self.config.leaks or self.length + tokens > self.hold:
+            return False
+        if self.offloaded:
+            return False
+        if not self.length:
+            return tokens <= FEW
+        if self.lane is None and tokens == 1:
+            self._reopen()
+        return self.lane is not None and tokens == 1
+
+    def _reopen(self) -> None:
+        """Into a lane again, what is in order in the buckets."""
+        old = self._buckets
+        if any(row.count != row.length or row.length != self.length for row in old.rows) or old.broken:
+            return
+        old.straighten()
+        first = old.rows[0].start
+        key, value = (x[:, :, first : first + self.length] for x in old.recent)
+        self._buckets = self._empty_buckets()
+        self._buckets.expect(old.expected)
+        self.lane = Lane(key[..., : old.key_size], value[..., : old.value_size], old.groups[:, : self.length].long())
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """Take a chunk in; returns the chunk alone: what came before stays in its buckets. A token that attends densely
         gets everything, in order."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
-        hidden, self.next = self.next, None
-        if hidden is not None and self.lane is not None:
-            everything = self.lane.take(key_states, value_states, hidden)
+        token, self.next = self.next, None
+        if token is not None:
+            everything = self._take(self._buckets.rounded(key_states), self._buckets.rounded(value_states), *token)
             if everything is not None:
-                self.expected, self.handed_out, self.length = False, True, self.length + 1
+                self.expected, self.handed_out, self.length = False, True, self.length + key_states.shape[2]
                 return everything
         if not self.expected:
             raise FocusError(
@@ -106,6 +133,14 @@ class FocusLayer(DynamicLayer):
         self.expected, self.chunk = False, (self.buckets.rounded(key_states), self.buckets.rounded(value_states))
         return self.chunk
 
+    def _take(self, key: Tensor, value: Tensor, hidden: Tensor, router: Router) -> tuple[Tensor, Tensor] | None:
+        """Into the lane, see there."""
+        if self.lane is not None:
+            return self.lane.take(key, value, hidden, router)
+        self.tokens, self.lane = None, Lane(key, value)
+        self.lane.route_later(hidden, router)
+        return key, value
+
     def take_chunk(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """What `update` got, in the dtype of attention."""
         if self.chunk is None:
@@ -114,13 +149,11 @@ class FocusLayer(DynamicLayer):
         return key.to(dtype), value.to(dtype)
 
     def commit(self, key: Tensor, value: Tensor, groups: Tensor, real: Tensor | None) -> None:
-        """Store a first chunk with its groups [B, c, k]; its own queries were served, they will not ask. A short one
-        waits for somebody to ask: who only reads a text never does."""
+        """Store a first chunk with its groups [B, c, k]; its own queries were served, they will not ask."""
         self.tokens = None  # a new text: the router may be another by now
         self.note_columns(groups.shape[:2], real)
-        whole = all(x.untyped_storage().nbytes() == x.nbytes for x in (key, value))  # holds on to nothing else
-        if groups.shape[1] <= self.hold and whole and not self.offloaded and self.directory is None:
-            self.waiting = (key.detach(), value.detach(), groups, real)
+        if groups.shape[1] <= self.hold and not self.offloaded:
+            self.lane = Lane(key, value, groups, real)
         else:
             self.buckets.prefill(key, value, groups, real)
 
@@ -133,12 +166,16 @@ class FocusLayer(DynamicLayer):
             self.columns = torch.cat([old, new], 1)
         self.length += shape[1]
 
+    def expect(self, tokens: int) -> None:
+        """Make room for this many tokens as it grows."""
+        self._buckets.expect(tokens)
+
     def get_seq_length(self) -> int:
         return self.length + (0 if self.chunk is None else self.chunk[0].shape[-2])
 
     @property
     def batch_size(self) -> int:
-        return len(self.buckets.rows)
+        return len(self.buckets.rows if self.lane is None else self.lane.keys)
 
     def memory(self) -> int:
         """Bytes held."""
@@ -163,8 +200,11 @@ class FocusLayer(DynamicLayer):
 
     def _select(self, rows: Tensor) -> None:
         if self.length:
-            self.prefetch()
-            self.buckets.select_rows(rows.cpu())
+            if self.lane is not None:
+                self.lane.select(rows)
+            else:
+                self.prefetch()
+                self.buckets.select_rows(rows.cpu())
             if self.columns is not None:
                 self.columns = self.columns[rows.cpu()]
 
@@ -189,7 +229,7 @@ class FocusLayer(DynamicLayer):
             self.buckets.file_away()
         if self.offloaded and self.length:
             self.buckets.to(torch.device("cpu"))
-        if self.directory is not None and tokens > 1:
+        if self.directory is not None and tokens > 1 and self.lane is None:
             self.buckets.pool.release()
 
     def prefetch(self) -> None:
@@ -225,7 +265,7 @@ class FocusCache(DynamicCache):
         """Make room for a sequence of this length as layers grow."""
         for layer in self.layers:
             if isinstance(layer, FocusLayer):
-                layer.buckets.expect(tokens)
+                layer.expect(tokens)
 
     def memory(self) -> int:
         """Bytes held by all layers."""

@@ -224,9 +224,10 @@ class Focus(Adjunct):
     def all_groups_seen(self, index: int) -> Tensor:
         """All groups of each token [B, T, k], best first."""
         layer = next((layer for layer in self._layers if layer.index == index), None)
-        if layer is None or layer.stats.groups is None:
+        groups = None if layer is None else layer.stats.known().groups
+        if groups is None:
             raise FocusError(f"layer {index} has not been run yet, or is not retrofitted")
-        return layer.stats.groups
+        return groups
 
     def save_pretrained(self, directory: str | os.PathLike[str], results: Mapping[str, Any] | None = None) -> Path:
         """Write the adapter (config, tensors, card) to a directory, all or nothing; `results` go on the card."""

@@ -1,7 +1,7 @@
-"""Tokens that attend densely, one by one: the cache hands out all keys, in order, and the base attends to them.
+"""Where the tokens of a short text are, in order: while all of them attend densely, the base attends to all keys.
 
-A model pays for the base's work and little more. What Focus wants of these tokens, their groups and whether they are
-finite, is made up for when the cache is used in any other way.
+A model pays for the base's work and little more. What Focus wants of these tokens beside their groups, the order of
+buckets and whether they are finite, is made up for when the cache is used in any other way.
 """
 
 from __future__ import annotations
@@ -12,76 +12,78 @@ import torch
 from torch import Tensor
 
 from focus_kernels import KeyBuckets
+from focus_kernels.scratch import lasting
 
 if TYPE_CHECKING:
-    from .cache import FocusLayer
-    from .layer import Layer
     from .router import Router
 
-AHEAD = 64  # tokens that there is room for at least, and that are routed at once
+ROOM = 32  # more tokens that there is room for at least
+AHEAD = 64  # tokens that are routed at once
 
 
 class Lane:
-    """The next tokens of a batch whose rows are alike, kept in order behind all those that are in the buckets."""
+    """All tokens of a batch, [B, H, n, D], with room for more; a stream is here or in its buckets."""
 
-    def __init__(self, buckets: KeyBuckets, router: Router):
-        row = buckets.rows[0]
-        buckets.make_room(min(AHEAD, buckets.hold - row.length))
-        self.buckets, self.router = buckets, router
-        self.start, self.first = row.start, row.start + row.count
-        self.end, self.last = self.first, min(row.start + buckets.hold, buckets.recent.shape[3])
-        self.keys = buckets.recent_key[..., : buckets.key_size]  # [B, H, room, D]
-        self.values = buckets.recent_value[..., : buckets.value_size]
-        self.shapes = tuple((*x.shape[:2], 1, x.shape[3]) for x in (self.keys, self.values))
-        self.dtype = buckets.recent.dtype
+    def __init__(self, key: Tensor, value: Tensor, groups: Tensor | None = None, real: Tensor | None = None):
+        """A first chunk, which is copied; groups [B, c, k], unless `route_later` says what to find them by; real [B, c]
+        says which of it are tokens, None: all."""
+        self.keys, self.values = _longer(key, value)
+        self.count, self.real = key.shape[2], real
+        self.groups = [] if groups is None else [groups]
         self.hidden: list[Tensor] = []  # of the tokens that are not routed yet
-        self.groups: list[Tensor] = []  # of those that are
+        self.router: Router | None = None  # which routes them
 
-    @property
-    def full(self) -> bool:
-        return self.end == self.last
+    def route_later(self, hidden: Tensor, router: Router) -> None:
+        """The newest tokens, by what is theirs alone, [B, c, d]."""
+        self.hidden.append(hidden)
+        self.router = router
 
-    def take(self, key: Tensor, value: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor] | None:
+    def take(self, key: Tensor, value: Tensor, hidden: Tensor, router: Router) -> tuple[Tensor, Tensor] | None:
         """A token per row, [B, H, 1, D], and what to route it by, [B, 1, d]; gives all keys and values, or None where
         it is not such as the others are."""
-        if (key.shape, value.shape) != self.shapes or not key.dtype == value.dtype == self.dtype:
-            return None
-        if self.buckets.dtype is not None:
-            key, value = self.buckets.rounded(key), self.buckets.rounded(value)
-        self.keys.narrow(2, self.end, 1).copy_(key)
-        self.values.narrow(2, self.end, 1).copy_(value)
-        self.end += 1
+        for new, held in ((key, self.keys), (value, self.values)):
+            if new.dtype != held.dtype or new.shape[:2] != held.shape[:2] or new.shape[2:] != (1, held.shape[3]):
+                return None
+        if self.count == self.keys.shape[2]:
+            self.keys, self.values = _longer(self.keys, self.values)
+        self.keys.narrow(2, self.count, 1).copy_(key)
+        self.values.narrow(2, self.count, 1).copy_(value)
+        self.count += 1
         if len(self.hidden) == AHEAD:
             self._route()
-        self.hidden.append(hidden.clone())  # a model may go on in place
-        count = self.end - self.start
-        return self.keys.narrow(2, self.start, count), self.values.narrow(2, self.start, count)
+        self.route_later(hidden, router)
+        return self.keys.narrow(2, 0, self.count), self.values.narrow(2, 0, self.count)
 
     @torch.no_grad()
-    def close(self) -> None:
-        """All tokens into the buckets, as a chunk that was attended elsewhere."""
-        if self.end > self.first:
-            self._route()
-            key, value = (x[:, :, self.first : self.end].clone() for x in (self.keys, self.values))
-            self.buckets.prefill(key, value, torch.cat(self.groups, 1))
+    def select(self, rows: Tensor) -> None:
+        """Make the batch these rows, in this order."""
+        here = rows.to(self.keys.device)
+        self.keys, self.values = (lasting(x.index_select)(0, here) for x in (self.keys, self.values))
+        self.groups = [x.index_select(0, here) for x in self.groups]
+        self.hidden = [x.index_select(0, rows.to(x.device)) for x in self.hidden]
+        self.real = None if self.real is None else self.real[rows.to(self.real.device)]
+
+    @torch.no_grad()
+    def close(self, buckets: KeyBuckets) -> None:
+        """All tokens into buckets that are empty."""
+        self._route()
+        key, value = (x.narrow(2, 0, self.count) for x in (self.keys, self.values))
+        buckets.prefill(key, value, torch.cat(self.groups, 1), self.real)
 
     @torch.no_grad()
     def _route(self) -> None:
-        if self.hidden:
+        if self.hidden and self.router is not None:
             groups = self.router.groups(self.router.logits(torch.cat(self.hidden, 1)))
             self.groups.append(groups.to(self.keys.device))
             self.hidden = []
 
 
-def open_lane(layer: Layer, cache: FocusLayer) -> Lane | None:
-    """For the next token of each row, if they are all early, alike, whole and in order; others go the general way."""
-    buckets, router = cache.buckets, layer.router
-    if cache.columns is not None or cache.offloaded or cache.config.leaks or layer.latent or router is None:
-        return None
-    if not buckets.rows or buckets.broken:
-        return None
-    places = {(row.start, row.count, row.length) for row in buckets.rows}
-    length = buckets.rows[0].length
-    if len(places) > 1 or buckets.rows[0].count != length or not buckets.sinks <= length < buckets.hold:
-        return None
-    return Lane(buckets, router)
+@lasting
+def _longer(*parts: Tensor) -> list[Tensor]:
+    """[B, H, n, D] each, with room for more after it."""
+    longer = []
+    for x in parts:
+        batch, heads, tokens, size = x.shape
+        longer.append(x.new_empty(batch, heads, tokens + max(tokens // 16, ROOM), size))
+        longer[-1].narrow(2, 0, tokens).copy_(x)
+    return longer

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,7 +14,7 @@ from transformers.cache_utils import Cache, EncoderDecoderCache
 from focus_kernels import FocusError
 
 from .cache import FocusLayer, adopt
-from .lane import open_lane
+from .masks import Layout
 from .router import Router
 from .stats import Stats
 
@@ -57,19 +58,22 @@ class Layer:
         if cache is not None and focus.mode == "hard":
             held = self.cache = adopt(cache, self.index, focus.config, focus.name, focus.dense_below)
             unmasked = len(args) < 2 and kwargs.get("attention_mask") is None
-            early = hidden.shape[1] == 1 and held.length < focus.dense_below and unmasked and not module.training
-            if early and focus.only_serves() and not torch.compiler.is_compiling():
-                if held.lane is None or held.lane.full:
-                    held.lane = open_lane(self, held)
-                held.announce(hidden)
+            early = held.length < focus.dense_below and unmasked and not module.training and not self.latent
+            early = early and focus.only_serves() and not torch.compiler.is_compiling()
+            if early and held.has_lane(hidden.shape[1]):
+                self.hidden = hidden.clone()  # a model may go on in place
+                held.announce((self.hidden, self.router))
             else:
                 held.announce()
 
-    def handed_out(self) -> bool:
-        """This call's token has got all keys from its cache: nothing is left to do but to attend."""
+    def handed_out(self, base: str, device: torch.device) -> bool:
+        """This call's tokens have got all keys from their cache: nothing is left to do but to attend."""
         if self.cache is None or not self.cache.handed_out:
             return False
-        self.hidden = self.cache = None
+        hidden, _ = self.take_call()
+        if hidden.shape[1] > 1 and self.router is not None:
+            layout = Layout(hidden.shape[0], hidden.shape[1], None, device)
+            self.stats.note_later(partial(self.router.route, hidden, layout), self.focus.dense_below, f"dense ({base})")
         return True
 
     def take_call(self) -> tuple[Tensor, FocusLayer | None]:

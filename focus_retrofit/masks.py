@@ -107,6 +107,8 @@ def base_mask(base: str, query: Tensor, kv_length: int, documents: Tensor | None
     """The mask that the base implementation would have been given: for layers that stay dense."""
     if base not in ALL_MASK_ATTENTION_FUNCTIONS:
         return None
+    if base == "sdpa" and documents is None and kv_length == query.shape[2]:
+        return None  # what it would say, asked in every layer
     layout, function = Layout(query.shape[0], kv_length, documents, query.device), causal_mask_function
     packed = layout.sequence_ids
     if packed is not None:

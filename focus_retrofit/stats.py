@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +16,8 @@ from .config import FocusConfig
 from .masks import Layout
 from .router import Routing
 
+SMALL = 1 << 16  # numbers that are kept as they are
+
 
 @dataclass
 class Stats:
@@ -22,7 +25,9 @@ class Stats:
 
     groups: Tensor | None = None  # [B, T, k] of the last whole-sequence call
     layout: Layout | None = None
-    confidence: Tensor | None = None  # mean of the largest soft assignment
+    logits: Tensor | None = None  # [B, T, K] of a short one
+    certain: Tensor | None = None  # its confidence, of a long one
+    later: Callable[[], Routing] | None = None  # gives all of these, of a call whose groups nobody has asked for
     dense_below: int = 0
     routing: str = "not run yet"
     pairs: Tensor | None = None  # [visible, causal, local], where a rival attended instead
@@ -30,12 +35,31 @@ class Stats:
     there: int = 0
 
     def note_call(self, routed: Routing, dense_below: int, routing: str) -> None:
-        best = routed.logits.detach().softmax(-1).amax(-1)
-        if routed.layout.real is not None:
-            best = best[routed.layout.real.to(best.device)]
-        self.groups, self.layout, self.confidence = routed.groups, routed.layout, best.mean()
-        self.pairs = None
-        self.dense_below, self.routing, self.read, self.there = dense_below, routing, 0, 0
+        self.groups, self.layout, self.pairs = routed.groups, routed.layout, None
+        self.logits, self.certain = routed.logits.detach(), None
+        if self.logits.numel() > SMALL:
+            self.certain, self.logits = self.confidence(), None
+        self.later, self.dense_below, self.routing, self.read, self.there = None, dense_below, routing, 0, 0
+
+    def note_later(self, later: Callable[[], Routing], dense_below: int, routing: str) -> None:
+        self.groups = self.layout = self.logits = self.certain = self.pairs = None
+        self.later, self.dense_below, self.routing, self.read, self.there = later, dense_below, routing, 0, 0
+
+    def known(self) -> Stats:
+        """With the groups of the last call."""
+        if self.later is not None:
+            read, there = self.read, self.there
+            with torch.no_grad():
+                self.note_call(self.later(), self.dense_below, self.routing)
+            self.note_decoding(read, there)
+        return self
+
+    def confidence(self) -> Tensor | None:
+        """Mean of the largest soft assignment."""
+        if self.logits is None or self.layout is None:
+            return self.certain
+        best = self.logits.softmax(-1).amax(-1)
+        return (best if self.layout.real is None else best[self.layout.real.to(best.device)]).mean()
 
     def note_decoding(self, read: int, there: int) -> None:
         self.read, self.there = self.read + read, self.there + there
@@ -92,11 +116,13 @@ def _percent(number: float | None) -> str:
 
 def describe(layer: int, stats: Stats, config: FocusConfig, temperature: float | None) -> LayerReport:
     """Count what the last call left behind."""
+    stats.known()
     if stats.pairs is not None:
         visible, causal, local = stats.pairs.tolist()
         distant = (visible - local) / (causal - local) if causal > local else None
         return LayerReport(layer, stats.routing, visible / max(causal, 1), distant, temperature=temperature)
-    if stats.groups is None or stats.layout is None or stats.confidence is None:
+    confidence = stats.confidence()
+    if stats.groups is None or stats.layout is None or confidence is None:
         return LayerReport(layer, stats.routing, temperature=temperature)
     visible = causal = local = 0
     documents = stats.layout.documents
@@ -120,7 +146,7 @@ def describe(layer: int, stats: Stats, config: FocusConfig, temperature: float |
         (visible - local) / (causal - local) if causal > local else None,
         stats.read / stats.there if stats.there else None,
         (counts / counts.sum().clamp_min(1)).tolist(),
-        float(stats.confidence),
+        float(confidence),
         temperature,
     )
 

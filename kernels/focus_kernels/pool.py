@@ -67,6 +67,8 @@ class Pool:
 
     def gather(self, moves: list[Move]) -> None:
         """Carry out all moves, in their order: each row is copied once, straight to its place."""
+        if not moves:
+            return
         more: dict[Name, int] = {}
         for move in moves:
             more[move.name] = more.get(move.name, 0) + move.places.numel()

@@ -23,6 +23,8 @@ def lasting(make: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
 
     @wraps(make)
     def made(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
+        if not (torch.is_inference_mode_enabled() or torch.is_grad_enabled()):
+            return make(*args, **kwargs)
         with torch.inference_mode(False), torch.no_grad():
             return make(*args, **kwargs)
 

@@ -102,7 +102,7 @@ class KeyBuckets:
             contain.remember(self, bad, groups, padding_mask)
 
     def _append(self, key: Tensor, value: Tensor, groups: Tensor, padding_mask: Tensor | None) -> None:
-        key, value = self._admit(key, value, groups, padding_mask)
+        key, value = self._admit(key, value, groups, padding_mask, groups.shape[1])
         self._evict(key.shape[2], padding_mask)
         self.chunk = key.shape[2]
         self.make_room(self.chunk)
@@ -124,7 +124,7 @@ class KeyBuckets:
         these go straight into their buckets. There is nothing to attend until the next `append`.
         """
         key, value, bad = contain.clean(key, value)
-        key, value = self._admit(key, value, groups, padding_mask)
+        key, value = self._admit(key, value, groups, padding_mask, self.kept(groups.shape[1]))
         self._evict()
         self._foresee(max(self.lengths) + key.shape[2] - self.window)
         self.chunk = None
@@ -245,8 +245,11 @@ class KeyBuckets:
         overlap = hot @ multi_hot(torch.tensor(names, device=chunk.device), self.num_groups, torch.float32).T > 0
         return {name: overlap[:, n].nonzero()[:, 0] for n, name in enumerate(names)}
 
-    def _admit(self, key: Tensor, value: Tensor, groups: Tensor, padding_mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Check a chunk, and give keys and values the one head size that the kernels want."""
+    def _admit(
+        self, key: Tensor, value: Tensor, groups: Tensor, padding_mask: Tensor | None, stay: int
+    ) -> tuple[Tensor, Tensor]:
+        """Check a chunk, and give keys and values the one head size that the kernels want; so many of it are going to
+        stay in position order."""
         self._check(key, value, groups, padding_mask)
         if (self.dtype or self.directory) and key.device.type != "cpu":
             raise FocusError(
@@ -260,7 +263,7 @@ class KeyBuckets:
         key, value = (x.detach() for x in (key, value))
         key, value = (x if x.shape[3] == size else F.pad(x, (0, size - x.shape[3])) for x in (key, value))
         if not self.rows:
-            self._allocate(key, groups)
+            self._allocate(key, groups, stay)
         return key, value
 
     def rounded(self, x: Tensor) -> Tensor:
@@ -315,8 +318,7 @@ class KeyBuckets:
         first, count = self.rows[number].length if first is None else first, groups.shape[0]
         held = self.groups.shape[1]
         if first + count > held:
-            room = first + count + max((first + count) // 16, 64)
-            self.groups = lasting(F.pad)(self.groups, (0, 0, 0, room - held))
+            self.groups = lasting(F.pad)(self.groups, (0, 0, 0, _with_spare(first + count) - held))
         self.groups[number, first : first + count] = groups
         return count
 
@@ -346,13 +348,13 @@ class KeyBuckets:
         self.recent = recent
 
     @lasting
-    def _allocate(self, key: Tensor, groups: Tensor) -> None:
-        batch, heads, _, size = key.shape
+    def _allocate(self, key: Tensor, groups: Tensor, stay: int) -> None:
+        batch, heads, tokens, size = key.shape
         self.rows = [Recent(start=self.sinks) for _ in range(batch)]
         self.pool = Pool(key[0], self.page, self.dtype, self.directory)
-        self.recent = key.new_empty(2, batch, heads, self.sinks, size)
+        self.recent = key.new_empty(2, batch, heads, self._room(stay), size)
         small = torch.int16 if self.num_groups <= torch.iinfo(torch.int16).max else torch.int32
-        self.groups = groups.new_empty(batch, 0, groups.shape[2], dtype=small, device=key.device)
+        self.groups = groups.new_zeros(batch, _with_spare(tokens), groups.shape[2], dtype=small, device=key.device)
 
     def _check(self, key: Tensor, value: Tensor, groups: Tensor, padding_mask: Tensor | None) -> None:
         if key.dim() != 4 or value.dim() != 4 or value.shape[:3] != key.shape[:3]:
@@ -378,6 +380,11 @@ class KeyBuckets:
                 )
             if groups.shape[2] != self.groups.shape[2]:
                 raise FocusError(f"this chunk lists {groups.shape[2]} groups, earlier ones {self.groups.shape[2]}")
+
+
+def _with_spare(tokens: int) -> int:
+    """Room for the groups of this many tokens, and for some more."""
+    return tokens + max(tokens // 16, 64)
 
 
 def _real(padding_mask: Tensor | None, number: int, device: torch.device) -> Tensor | None:

@@ -5,11 +5,12 @@ from contextlib import nullcontext
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from transformers import DynamicCache
 
 from focus_retrofit import FocusConfig, FocusError, hard, lane, retrofit
+from focus_retrofit import cache as cache_module
 from focus_retrofit.cache import FocusCache
 from focus_retrofit.lane import Lane
 from focus_retrofit.router import Router
@@ -56,7 +57,7 @@ def served(monkeypatch):
     return counts
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     steps=st.lists(st.sampled_from(["chunk", "tokens", "crop", "rows", "copy"]), min_size=2, max_size=8),
     rows=st.integers(1, 3),
@@ -65,9 +66,11 @@ def served(monkeypatch):
     sinks=st.sampled_from([0, 4]),
     min_length=st.sampled_from([0, 5, 40, 70]),
     cooling=st.sampled_from([(None, "distant"), (0.7, "distant"), (0.7, "all"), ("learned", "distant")]),
+    few=st.sampled_from([0, 10, 256]),
     data=st.data(),
 )
-def test_tokens_between_anything(steps, rows, top_k, match, sinks, min_length, cooling, data):
+def test_tokens_between_anything(monkeypatch, steps, rows, top_k, match, sinks, min_length, cooling, few, data):
+    monkeypatch.setattr(cache_module, "FEW", few)
     routing = {"top_k": top_k, "match": match, "sinks": sinks, "min_length": min_length}
     model = make(**routing, temperature=cooling[0], temperature_scope=cooling[1])
     cache, held = FocusCache(model), IDS[:rows, :0]
@@ -124,16 +127,19 @@ def test_leaves_what_is_not_for_it(served, options, around):
     assert served[0] == 0
 
 
-def test_dense_tokens_are_routed_many_at_once(monkeypatch):
+@pytest.mark.parametrize("few", [0, 60])
+def test_dense_tokens_are_routed_many_at_once(monkeypatch, few):
     monkeypatch.setattr(lane, "AHEAD", 16)
+    monkeypatch.setattr(cache_module, "FEW", few)
     model, calls, right = make(min_length=100), [], Router.groups
     monkeypatch.setattr(Router, "groups", lambda self, logits: calls.append(logits.shape[:2]) or right(self, logits))
     cache = FocusCache(model)
     found = [feed(model, cache, IDS[:, :60])]
-    calls.clear()
+    layers = len(model.focus.layer_indices)
+    assert len(calls) == (0 if few else layers)
     found += [feed(model, cache, part) for part in IDS[:, 60:101].split(1, 1)]
-    assert sum(tokens for _, tokens in calls) == 41 * len(model.focus.layer_indices)
-    assert len(calls) <= 5 * len(model.focus.layer_indices)
+    assert sum(tokens for _, tokens in calls) == 101 * layers
+    assert len(calls) <= 6 * layers
     found.append(feed(model, cache, IDS[:, 101:]))
     close(torch.cat(found, 1), logits_of(model, IDS))
 
@@ -152,17 +158,30 @@ def test_dense_tokens_are_the_bases_bit_for_bit(served, family, rows):
     assert served[0] == (0 if latent else 10 * len(model.focus.layer_indices))
 
 
-@pytest.mark.parametrize("name, waits", [("Llama", True), ("GPT2", False)])
-def test_a_short_text_waits_where_that_holds_on_to_nothing_else(name, waits):
-    """GPT-2's keys are part of a tensor that holds queries and values too."""
-    model = retrofit(BY_NAME[name].make(), FocusConfig(num_groups=4, top_k=1, window=8, min_length=60))
-    cache = FocusCache(model)
+def test_a_short_text_is_filed_when_somebody_asks():
+    model = make(min_length=60)
+    cache, layers = FocusCache(model), len(model.focus.layer_indices)
     feed(model, cache, IDS[:, :50])
-    assert all((layer.waiting is not None) == waits and layer.get_seq_length() == 50 for layer in cache.layers)
-    assert cache.memory() > 0 and all(layer.waiting is None for layer in cache.layers)
+    assert [layer.lane is not None for layer in cache.layers] == [True] * layers
+    assert cache.get_seq_length() == 50 and cache.layers[0].batch_size == len(IDS)
+    assert cache.memory() > 0 and all(layer.lane is None for layer in cache.layers)
+    feed(model, cache, IDS[:, 50:51])  # what is in order goes on from there
+    assert all(layer.lane is not None for layer in cache.layers)
     long = FocusCache(model)
     feed(model, long, IDS[:, :61])
-    assert all(layer.waiting is None for layer in long.layers)
+    assert all(layer.lane is None for layer in long.layers)
+
+
+def test_a_report_of_a_short_text_is_that_of_any(monkeypatch):
+    reports = []
+    for few in (0, 256):
+        monkeypatch.setattr(cache_module, "FEW", few)
+        model = make(min_length=60)
+        feed(model, FocusCache(model), IDS[:, :50])
+        reports.append((model.focus.report(), model.focus.groups_seen(0)))
+    (eager, groups), (later, same) = reports
+    assert eager == later and eager.layers[0].shares and eager.layers[0].density == 1
+    assert torch.equal(groups, same)
 
 
 def test_dense_tokens_in_and_out_of_inference_mode():
