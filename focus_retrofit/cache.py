@@ -91,15 +91,17 @@ class FocusLayer(DynamicLayer):
 
     def has_lane(self, tokens: int) -> bool:
         """So many new tokens may go where all others are, in order: the first few, or a single one."""
-        if self.columns is not None or self.config.leaks or self.length + tokens > self.hold:
+        if self.columns is not None or self.length + tokens > self.hold:
             return False
-        if self.offloaded:
+        if self.lane is not None:
+            return tokens == 1
+        if self.offloaded or self.config.leaks:
             return False
         if not self.length:
             return tokens <= FEW
-        if self.lane is None and tokens == 1:
+        if tokens == 1:
             self._reopen()
-        return self.lane is not None and tokens == 1
+        return self.lane is not None
 
     def _reopen(self) -> None:
         """Into a lane again, what is in order in the buckets."""
@@ -120,7 +122,9 @@ class FocusLayer(DynamicLayer):
             self.lazy_initialization(key_states, value_states)
         token, self.next = self.next, None
         if token is not None:
-            everything = self._take(self._buckets.rounded(key_states), self._buckets.rounded(value_states), *token)
+            if self.held_dtype is not None:
+                key_states, value_states = map(self._buckets.rounded, (key_states, value_states))
+            everything = self._take(key_states, value_states, *token)
             if everything is not None:
                 self.expected, self.handed_out, self.length = False, True, self.length + key_states.shape[2]
                 return everything
@@ -137,6 +141,8 @@ class FocusLayer(DynamicLayer):
         """Into the lane, see there."""
         if self.lane is not None:
             return self.lane.take(key, value, hidden, router)
+        if key.dtype != value.dtype:
+            return None
         self.tokens, self.lane = None, Lane(key, value)
         self.lane.route_later(hidden, router)
         return key, value
@@ -152,7 +158,7 @@ class FocusLayer(DynamicLayer):
         """Store a first chunk with its groups [B, c, k]; its own queries were served, they will not ask."""
         self.tokens = None  # a new text: the router may be another by now
         self.note_columns(groups.shape[:2], real)
-        if groups.shape[1] <= self.hold and not self.offloaded:
+        if groups.shape[1] <= self.hold and not self.offloaded and not self.config.leaks:
             self.lane = Lane(key, value, groups, real)
         else:
             self.buckets.prefill(key, value, groups, real)

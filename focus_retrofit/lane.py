@@ -27,11 +27,16 @@ class Lane:
     def __init__(self, key: Tensor, value: Tensor, groups: Tensor | None = None, real: Tensor | None = None):
         """A first chunk, which is copied; groups [B, c, k], unless `route_later` says what to find them by; real [B, c]
         says which of it are tokens, None: all."""
-        self.keys, self.values = _longer(key, value)
         self.count, self.real = key.shape[2], real
+        self._keep(*_longer(key, value))
         self.groups = [] if groups is None else [groups]
         self.hidden: list[Tensor] = []  # of the tokens that are not routed yet
         self.router: Router | None = None  # which routes them
+        self.waiting = 0  # how many of them came one by one
+
+    def _keep(self, keys: Tensor, values: Tensor) -> None:
+        self.keys, self.values, self.room, self.dtype = keys, values, keys.shape[2], keys.dtype
+        self.shapes = tuple((*x.shape[:2], 1, x.shape[3]) for x in (keys, values))  # of a token
 
     def route_later(self, hidden: Tensor, router: Router) -> None:
         """The newest tokens, by what is theirs alone, [B, c, d]."""
@@ -41,26 +46,28 @@ class Lane:
     def take(self, key: Tensor, value: Tensor, hidden: Tensor, router: Router) -> tuple[Tensor, Tensor] | None:
         """A token per row, [B, H, 1, D], and what to route it by, [B, 1, d]; gives all keys and values, or None where
         it is not such as the others are."""
-        for new, held in ((key, self.keys), (value, self.values)):
-            if new.dtype != held.dtype or new.shape[:2] != held.shape[:2] or new.shape[2:] != (1, held.shape[3]):
-                return None
-        if self.count == self.keys.shape[2]:
-            self.keys, self.values = _longer(self.keys, self.values)
-        self.keys.narrow(2, self.count, 1).copy_(key)
-        self.values.narrow(2, self.count, 1).copy_(value)
-        self.count += 1
-        if len(self.hidden) == AHEAD:
+        if (key.shape, value.shape) != self.shapes or not key.dtype == value.dtype == self.dtype:
+            return None
+        if self.count == self.room:
+            self._keep(*_longer(self.keys, self.values))
+        keys, values, count = self.keys, self.values, self.count
+        keys.narrow(2, count, 1).copy_(key)
+        values.narrow(2, count, 1).copy_(value)
+        self.count = count = count + 1
+        if self.waiting == AHEAD:
             self._route()
         self.route_later(hidden, router)
-        return self.keys.narrow(2, 0, self.count), self.values.narrow(2, 0, self.count)
+        self.waiting += 1
+        return keys.narrow(2, 0, count), values.narrow(2, 0, count)
 
     @torch.no_grad()
     def select(self, rows: Tensor) -> None:
         """Make the batch these rows, in this order."""
         here = rows.to(self.keys.device)
-        self.keys, self.values = (lasting(x.index_select)(0, here) for x in (self.keys, self.values))
-        self.groups = [x.index_select(0, here) for x in self.groups]
-        self.hidden = [x.index_select(0, rows.to(x.device)) for x in self.hidden]
+        self._keep(*(lasting(x.index_select)(0, here) for x in (self.keys, self.values)))
+        for kept in (self.groups, self.hidden):
+            if kept:
+                kept[:] = [torch.cat(kept, 1).index_select(0, rows.to(kept[0].device))]
         self.real = None if self.real is None else self.real[rows.to(self.real.device)]
 
     @torch.no_grad()
@@ -75,7 +82,7 @@ class Lane:
         if self.hidden and self.router is not None:
             groups = self.router.groups(self.router.logits(torch.cat(self.hidden, 1)))
             self.groups.append(groups.to(self.keys.device))
-            self.hidden = []
+            self.hidden, self.waiting = [], 0
 
 
 @lasting
@@ -84,6 +91,6 @@ def _longer(*parts: Tensor) -> list[Tensor]:
     longer = []
     for x in parts:
         batch, heads, tokens, size = x.shape
-        longer.append(x.new_empty(batch, heads, tokens + max(tokens // 16, ROOM), size))
+        longer.append(x.new_empty(batch, heads, tokens + max(tokens // 12, ROOM), size))
         longer[-1].narrow(2, 0, tokens).copy_(x)
     return longer

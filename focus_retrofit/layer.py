@@ -70,8 +70,8 @@ class Layer:
         """This call's tokens have got all keys from their cache: nothing is left to do but to attend."""
         if self.cache is None or not self.cache.handed_out:
             return False
-        hidden, _ = self.take_call()
-        if hidden.shape[1] > 1 and self.router is not None:
+        hidden, self.hidden, self.cache = self.hidden, None, None
+        if hidden is not None and hidden.shape[1] > 1 and self.router is not None:
             layout = Layout(hidden.shape[0], hidden.shape[1], None, device)
             self.stats.note_later(partial(self.router.route, hidden, layout), self.focus.dense_below, f"dense ({base})")
         return True

@@ -23,7 +23,7 @@ from focus_retrofit import FocusConfig, load_adapter, load_pretrained, retrofit
 from focus_retrofit.adapter import SHIPPED
 from focus_retrofit.config import shown_k
 from focus_retrofit.evaluation import evaluate, parse_methods, perplexity
-from focus_retrofit.evaluation.texts import TEXTS, overlap, split
+from focus_retrofit.evaluation.texts import MIXED, TEXTS, overlap, split
 from focus_retrofit.files import write_atomically
 from focus_retrofit.training import Stream, TrainConfig, Windows, train
 
@@ -121,15 +121,16 @@ def across(options: argparse.Namespace) -> None:
     in for the reference's where that was not trained here."""
     model, tokenizer = load_pretrained("smollm2-135m")
     folders = {"reference": SHIPPED / ADAPTER}
-    folders |= {name: path for name in TEXTS if (path := RUNS / f"{name}{SPREAD_PART}" / "adapter").is_dir()}
-    texts = {name: held_out_windows(name, tokenizer, options.windows) for name in folders}
-    table: dict[str, Any] = {"full attention": {name: perplexity(model, texts[name], name) for name in folders}}
+    trained = ((name, RUNS / f"{name}{SPREAD_PART}" / "adapter") for name in (*TEXTS, MIXED))
+    folders |= {name: path for name, path in trained if path.is_dir()}
+    texts = {name: held_out_windows(name, tokenizer, options.windows) for name in folders if name != MIXED}
+    table: dict[str, Any] = {"full attention": {name: perplexity(model, texts[name], name) for name in texts}}
     load_adapter(model, str(folders["reference"]))
     for name in folders:
         if name != "reference":
             model.focus.add_adapter(name, folders[name])
         model.focus.set_adapter("default" if name == "reference" else name)
-        table[name] = {text: perplexity(model, texts[text], f"{name} on {text}") for text in folders}
+        table[name] = {text: perplexity(model, texts[text], f"{name} on {text}") for text in texts}
         print(name, {text: round(row["perplexity"], 3) for text, row in table[name].items()}, flush=True)
     write("across", table)
 
@@ -152,7 +153,7 @@ def ship() -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("domains", nargs="*", help=f"domains to train on: {', '.join(TEXTS)}")
+    parser.add_argument("domains", nargs="*", help=f"domains to train on: {', '.join((*TEXTS, MIXED))}")
     parser.add_argument("--across", action="store_true", help="evaluate each adapter on the others' text")
     parser.add_argument(
         "--spread", action="store_true", help="K = 8, k = 2 on average, by layer, in place of K = 4, k = 1"
@@ -161,9 +162,9 @@ def main() -> None:
     parser.add_argument("--windows", type=int, default=8, help="held-out windows to evaluate on")
     parser.add_argument("--train", default="{}", help="training options as JSON, where they differ from the defaults")
     options = parser.parse_args()
-    wrong = [name for name in options.domains if name not in TEXTS]
+    wrong = [name for name in options.domains if name not in (*TEXTS, MIXED)]
     if wrong:
-        parser.error(f"no domain {wrong[0]!r}; there are: {', '.join(TEXTS)}")
+        parser.error(f"no domain {wrong[0]!r}; there are: {', '.join((*TEXTS, MIXED))}")
     for domain in options.domains:
         run(domain, options)
     if options.across:

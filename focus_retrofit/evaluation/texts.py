@@ -42,10 +42,15 @@ def books() -> list[str]:
 TEXTS = {"reference": reference, "source": source, "books": books}
 
 
+MIXED = "mixed"  # as much of each of them, and of passages that come again
+
+
 def split(name: str) -> tuple[list[str], list[str]]:
     """(training, held-out) documents: of the reference the last topics (as in results/untrained_router.json), a tenth
     of it; otherwise each sixth document is held out. What held-out text repeats is taken out of the training text:
     half of the reference's topics are parts of others."""
+    if name == MIXED:
+        return mixed()
     documents = TEXTS[name]()
     if name != "reference":
         rest, held = hold_out(documents, 6)
@@ -57,6 +62,49 @@ def split(name: str) -> tuple[list[str], list[str]]:
     return without(rest, held), held
 
 
+def mixed() -> tuple[list[str], list[str]]:
+    """(training, held-out) documents of all texts, an excerpt of each where there is more than of the others. A quarter
+    of the training text is made of passages that say again what they said far back, which is what far pairs are for and
+    what some texts rarely do."""
+    all_training, all_held = zip(*(split(name) for name in TEXTS), strict=True)
+    known = [document for text in all_held for document in text]
+    all_training = tuple(without(text, known) for text in all_training)
+    training, held = ([excerpts(text, min(map(_size, texts))) for text in texts] for texts in (all_training, all_held))
+    plain = [document for text in training for document in text]
+    again = [document for text in training for document in echoes(text)]
+    each = max(len(TEXTS) * _size(again) // _size(plain), 1)
+    return plain + again[::each], [document for text in held for document in text]
+
+
+def excerpts(documents: list[str], size: int) -> list[str]:
+    """From the middle of each document, whole lines, so many characters of all of them."""
+    share, found = min(size / max(_size(documents), 1), 1.0), []
+    for text in documents:
+        count = int(len(text) * share)
+        start = text.find("\n", (len(text) - count) // 2) + 1 if share < 1 else 0
+        found.append(text[start : start + count])
+    return [text for text in found if text.strip()]
+
+
+def echoes(documents: list[str], length: int = 2400) -> list[str]:
+    """Passages of about this many characters, with one of their first paragraphs once more at their end."""
+    found: list[str] = []
+    for text in documents:
+        passage: list[str] = []
+        for paragraph in text.split("\n\n"):
+            passage.append(paragraph)
+            if sum(map(len, passage)) > length:
+                early = [x for x in passage[: len(passage) // 2 + 1] if 100 < len(x) < length // 2]
+                if early:
+                    found.append("\n\n".join([*passage, early[len(found) % len(early)]]))
+                passage = []
+    return found
+
+
+def _size(documents: list[str]) -> int:
+    return sum(map(len, documents))
+
+
 def without(documents: list[str], held: list[str]) -> list[str]:
     """The documents less their paragraphs that have a line in common with what is held out."""
     known = {line for text in held for line in _lines(text)}
@@ -65,7 +113,7 @@ def without(documents: list[str], held: list[str]) -> list[str]:
 
 def documents(name: str) -> tuple[list[str], list[str]]:
     """(training, held-out) documents of a text that comes along, or of a file or folder."""
-    if name in TEXTS and not Path(name).exists():
+    if name in (*TEXTS, MIXED) and not Path(name).exists():
         return split(name)
     return hold_out(load_texts(name))
 
