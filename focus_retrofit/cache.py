@@ -106,10 +106,11 @@ class FocusLayer(DynamicLayer):
     def _reopen(self) -> None:
         """Into a lane again, what is in order in the buckets."""
         old = self._buckets
-        if any(row.count != row.length or row.length != self.length for row in old.rows) or old.broken:
+        first = old.rows[0].start
+        whole = all((row.start, row.count, row.length) == (first, self.length, self.length) for row in old.rows)
+        if old.broken or not whole:
             return
         old.straighten()
-        first = old.rows[0].start
         key, value = (x[:, :, first : first + self.length] for x in old.recent)
         self._buckets = self._empty_buckets()
         self._buckets.expect(old.expected)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,7 +11,7 @@ from torch import Tensor
 
 from focus_kernels import FocusError
 
-from ..evaluation.texts import TEXTS, split
+from ..evaluation.texts import comes_along, split
 from ..training.data import load_texts
 
 
@@ -21,7 +20,7 @@ def read_texts(source: str, **load: Any) -> Iterable[str]:
     them before they load a model: a mistake shows at once."""
     if source == "-":
         return [sys.stdin.read()]
-    if source in TEXTS and not Path(source).exists():
+    if comes_along(source):
         return split(source)[1]
     return load_texts(source, **load)
 

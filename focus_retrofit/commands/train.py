@@ -28,11 +28,11 @@ from .options import FOCUS, Command, as_json, base_options, chosen, config_file,
 @as_json
 def command(data: str, output: str, held_out: str | None, as_json: bool, **options: Any) -> None:
     """Train Focus routers for MODEL (a packaged name, a .gguf file, a directory or a name on the hub) on DATA (a file,
-    a directory, a pattern, a dataset on the hub, or a text that comes along: reference, source, books). The adapter
-    ends in OUTPUT/adapter."""
+    a directory, a pattern, a dataset on the hub, or a text that comes along: reference, source, books, mixed). The
+    adapter ends in OUTPUT/adapter."""
     focus, training = FocusConfig(**chosen(FocusConfig, options)), TrainConfig(**chosen(TrainConfig, options))
 
-    from ..evaluation.texts import TEXTS, split
+    from ..evaluation.texts import comes_along, split
     from ..surgery import retrofit
     from ..training import hold_out, load_texts, train
     from .load import load_base
@@ -40,7 +40,7 @@ def command(data: str, output: str, held_out: str | None, as_json: bool, **optio
     texts: Any
     held: Any = None
     load = {"split": options["split"], "column": options["column"]}
-    if data in TEXTS and not Path(data).exists():
+    if comes_along(data):
         texts, held = split(data)
     else:
         texts = load_texts(data, streaming=options["streaming"], **load)

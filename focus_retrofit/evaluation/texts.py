@@ -111,11 +111,14 @@ def without(documents: list[str], held: list[str]) -> list[str]:
     return ["\n\n".join(p for p in text.split("\n\n") if not known & set(_lines(p))) for text in documents]
 
 
+def comes_along(name: str) -> bool:
+    """It is the name of one of these texts, and not that of a file."""
+    return name in (*TEXTS, MIXED) and not Path(name).exists()
+
+
 def documents(name: str) -> tuple[list[str], list[str]]:
     """(training, held-out) documents of a text that comes along, or of a file or folder."""
-    if name in (*TEXTS, MIXED) and not Path(name).exists():
-        return split(name)
-    return hold_out(load_texts(name))
+    return split(name) if comes_along(name) else hold_out(load_texts(name))
 
 
 def windows_of(
