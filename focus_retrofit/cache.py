@@ -13,16 +13,13 @@ from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
 from focus_kernels import FocusError, KeyBuckets
 
 from .config import FocusConfig
-from .lane import Lane
+from .lane import FEW, Lane
 from .token_router import TokenRouter
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from .router import Router
-
-
-FEW = 256  # first tokens of a text, whose groups are found when somebody asks
 
 
 class FocusLayer(DynamicLayer):
@@ -89,8 +86,10 @@ class FocusLayer(DynamicLayer):
         """A Focus attention function is going to take the next chunk; if it is for the lane, what to route it by."""
         self.expected, self.handed_out, self.next = True, False, token
 
-    def has_lane(self, tokens: int) -> bool:
-        """So many new tokens may go where all others are, in order: the first few, or a single one."""
+    def has_lane(self, hidden: Tensor) -> bool:
+        """New tokens, by their hidden states [B, c, d], may go where all others are, in order: the first few, or a
+        single one."""
+        tokens = hidden.shape[1]
         if self.columns is not None or self.length + tokens > self.hold:
             return False
         if self.lane is not None:
@@ -98,7 +97,7 @@ class FocusLayer(DynamicLayer):
         if self.offloaded or self.config.leaks:
             return False
         if not self.length:
-            return tokens <= FEW
+            return hidden.numel() <= FEW
         if tokens == 1:
             self._reopen()
         return self.lane is not None
@@ -186,7 +185,8 @@ class FocusLayer(DynamicLayer):
 
     def memory(self) -> int:
         """Bytes held."""
-        return self.buckets.memory() + (0 if self.columns is None else self.columns.numel())
+        held = self._buckets if self.lane is None else self.lane
+        return held.memory() + (0 if self.columns is None else self.columns.numel())
 
     def crop(self, tokens_to_remove: int) -> None:
         """Forget the last tokens, given as a negative number of them."""

@@ -17,18 +17,21 @@ from focus_kernels.scratch import lasting
 if TYPE_CHECKING:
     from .router import Router
 
+FEW = 1 << 18  # numbers that are kept as they came: hidden states to route by, the keys of a first chunk
 ROOM = 32  # more tokens that there is room for at least
-AHEAD = 64  # tokens that are routed at once
+AHEAD = 64  # tokens that are routed at once, if their hidden states are few numbers
 
 
 class Lane:
     """All tokens of a batch, [B, H, n, D], with room for more; a stream is here or in its buckets."""
 
     def __init__(self, key: Tensor, value: Tensor, groups: Tensor | None = None, real: Tensor | None = None):
-        """A first chunk, which is copied; groups [B, c, k], unless `route_later` says what to find them by; real [B, c]
-        says which of it are tokens, None: all."""
+        """A first chunk; groups [B, c, k], unless `route_later` says what to find them by; real [B, c] says which of it
+        are tokens, None: all. Few are kept as they came until another comes: copying them takes longer than to attend.
+        Not on a GPU, where the next call of a captured graph would write over them."""
         self.count, self.real = key.shape[2], real
-        self._keep(*_longer(key, value))
+        few = key.is_cpu and key.numel() <= FEW
+        self._keep(*((key.detach(), value.detach()) if few else _longer(key, value)))
         self.groups = [] if groups is None else [groups]
         self.hidden: list[Tensor] = []  # of the tokens that are not routed yet
         self.router: Router | None = None  # which routes them
@@ -54,7 +57,7 @@ class Lane:
         keys.narrow(2, count, 1).copy_(key)
         values.narrow(2, count, 1).copy_(value)
         self.count = count = count + 1
-        if self.waiting == AHEAD:
+        if self.waiting == AHEAD or self.waiting * hidden.numel() > FEW:
             self._route()
         self.route_later(hidden, router)
         self.waiting += 1
@@ -69,6 +72,10 @@ class Lane:
             if kept:
                 kept[:] = [torch.cat(kept, 1).index_select(0, rows.to(kept[0].device))]
         self.real = None if self.real is None else self.real[rows.to(self.real.device)]
+
+    def memory(self) -> int:
+        """Bytes held."""
+        return sum(x.numel() * x.element_size() for x in (self.keys, self.values, *self.groups, *self.hidden))
 
     @torch.no_grad()
     def close(self, buckets: KeyBuckets) -> None:
@@ -87,10 +94,10 @@ class Lane:
 
 @lasting
 def _longer(*parts: Tensor) -> list[Tensor]:
-    """[B, H, n, D] each, with room for more after it."""
-    longer = []
+    """A copy of each, [B, H, n, D], with room for more after it."""
+    copies = []
     for x in parts:
         batch, heads, tokens, size = x.shape
-        longer.append(x.new_empty(batch, heads, tokens + max(tokens // 12, ROOM), size))
-        longer[-1].narrow(2, 0, tokens).copy_(x)
-    return longer
+        copies.append(x.new_empty(batch, heads, tokens + max(tokens // 12, ROOM), size))
+        copies[-1].narrow(2, 0, tokens).copy_(x)
+    return copies

@@ -60,7 +60,7 @@ class Layer:
             unmasked = len(args) < 2 and kwargs.get("attention_mask") is None
             early = held.length < focus.dense_below and unmasked and not module.training and not self.latent
             early = early and focus.only_serves() and not torch.compiler.is_compiling()
-            if early and held.has_lane(hidden.shape[1]):
+            if early and held.has_lane(hidden):
                 self.hidden = hidden.clone()  # a model may go on in place
                 held.announce((self.hidden, self.router))
             else:

@@ -62,7 +62,8 @@ def prefill(
             if end > tokens - keep:
                 kept.append(logits)
             clock.note(before + end)
-            bar.set_postfix_str(clock.text())
+            if end < tokens:
+                bar.set_postfix_str(clock.text())
             bar.update(end - bar.n)
     return Prefilled(cache, torch.cat(kept, 1), tokens, clock.seconds[-1])
 

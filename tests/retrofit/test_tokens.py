@@ -127,7 +127,7 @@ def test_leaves_what_is_not_for_it(served, options, around):
     assert served[0] == 0
 
 
-@pytest.mark.parametrize("few", [0, 60])
+@pytest.mark.parametrize("few", [0, 1 << 18])
 def test_dense_tokens_are_routed_many_at_once(monkeypatch, few):
     monkeypatch.setattr(lane, "AHEAD", 16)
     monkeypatch.setattr(cache_module, "FEW", few)
@@ -164,17 +164,45 @@ def test_a_short_text_is_filed_when_somebody_asks():
     feed(model, cache, IDS[:, :50])
     assert [layer.lane is not None for layer in cache.layers] == [True] * layers
     assert cache.get_seq_length() == 50 and cache.layers[0].batch_size == len(IDS)
-    assert cache.memory() > 0 and all(layer.lane is None for layer in cache.layers)
-    feed(model, cache, IDS[:, 50:51])  # what is in order goes on from there
+    held = cache.memory()
+    assert held > 0 and all(layer.lane is not None for layer in cache.layers)
+    cache.crop(-1)
+    assert all(layer.lane is None for layer in cache.layers) and held < 1.5 * cache.memory()
+    feed(model, cache, IDS[:, 49:50])  # what is in order goes on from there
     assert all(layer.lane is not None for layer in cache.layers)
     long = FocusCache(model)
     feed(model, long, IDS[:, :61])
     assert all(layer.lane is None for layer in long.layers)
 
 
+def test_few_hidden_states_wait(monkeypatch):
+    """However wide a model and however large its batch are."""
+    model, cache = make(min_length=100), None
+    width = IDS.shape[0] * model.config.hidden_size
+    for module in (lane, cache_module):
+        monkeypatch.setattr(module, "FEW", 10 * width)
+    for first in (10, 11):
+        cache = FocusCache(model)
+        for part in IDS[:, :60].split([first, *[1] * (60 - first)], 1):
+            feed(model, cache, part)
+            waiting = cache.layers[0].lane.hidden
+            assert sum(x.numel() for x in waiting) <= 21 * width
+            assert bool(waiting) == (first == 10 or cache.get_seq_length() > 11)
+
+
+def test_the_first_tokens_are_copied_before_another_is_written():
+    key, value = torch.randn(2, 1, 2, 5, 4)
+    kept, router = Lane(key, value), make().focus.router(0)
+    assert kept.keys.data_ptr() == key.data_ptr()
+    new = torch.ones(1, 2, 1, 4)
+    keys, values = kept.take(new, new, torch.zeros(1, 1, 8), router)
+    assert torch.equal(keys, torch.cat([key, new], 2)) and torch.equal(values, torch.cat([value, new], 2))
+    assert keys.data_ptr() != key.data_ptr() and kept.room > 6
+
+
 def test_a_report_of_a_short_text_is_that_of_any(monkeypatch):
     reports = []
-    for few in (0, 256):
+    for few in (0, 1 << 18):
         monkeypatch.setattr(cache_module, "FEW", few)
         model = make(min_length=60)
         feed(model, FocusCache(model), IDS[:, :50])
