@@ -30,6 +30,7 @@ RECIPES: dict[str, dict[str, Any]] = {
     "random, fit gain, one round": {"fit": "gain", "fit_rounds": 1},
     "random, fit gain, one round, one start": {"fit": "gain", "fit_rounds": 1, "fit_starts": 1},
     "random, fit gain": {"fit": "gain"},
+    "random, fit gain, trust 0.8": {"fit": "gain", "fit_trust": 0.8},
     "warm start, fit gain": {"warm_start": True, "fit": "gain"},
     "random, fit gain, not balanced": {"fit": "gain", "fit_balance": 0.0},
     "random, fit gain, no decay": {"fit": "gain", "fit_decay": 0.0},

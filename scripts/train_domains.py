@@ -2,6 +2,7 @@
 
     python scripts/train_domains.py reference            trains (or resumes) runs/domains/reference, then evaluates
     python scripts/train_domains.py reference --spread   the same pairs with K = 8, k = 2 on average, by layer
+    python scripts/train_domains.py reference --spread --trust 0.8          fitted mostly to what the base predicts
     python scripts/train_domains.py --across             each of these on the others' text
     python scripts/train_domains.py --ship               puts the reference's adapter, spread, into the package
 Results go to results/domains.json, a part for each domain. About half an hour per domain on 2 cores.
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -93,15 +95,16 @@ def run(domain: str, options: argparse.Namespace) -> None:
     training = Windows(Stream(split(domain)[0], tokenizer, TOKENS, apart=False), domain)
     held = held_out_windows(domain, tokenizer, options.windows)
     shorter = {"fit_windows": 72, "steps": 70} if options.spread else {}  # so that it takes no longer
-    config = TrainConfig(documents="joined", eval_every=0, **{**shorter, **json.loads(options.train)})
+    chosen = {**shorter, "fit_trust": options.trust, **json.loads(options.train)}
+    config = TrainConfig(documents="joined", eval_every=0, **chosen)
     retrofit(model, FocusConfig(**(SPREAD if options.spread else CONFIG)))
-    part = domain + SPREAD_PART * options.spread
+    part = domain + (f", trust {options.trust:g}" if options.trust else "") + SPREAD_PART * options.spread
     found = train(model, tokenizer, training, RUNS / part, config=config)
     model.eval()
     leaked = leak(model, held[0])
     rows = compared(model, held, torch.stack([training[n]["input_ids"] for n in range(4)]))
     value = {
-        "command": " ".join(["python", "scripts/train_domains.py", *sys.argv[1:]]),
+        "command": shlex.join(["python", "scripts/train_domains.py", *sys.argv[1:]]),
         "model": "smollm2-135m",
         "tokens": TOKENS,
         "windows": len(held),
@@ -121,9 +124,9 @@ def across(options: argparse.Namespace) -> None:
     in for the reference's where that was not trained here."""
     model, tokenizer = load_pretrained("smollm2-135m")
     folders = {"reference": SHIPPED / ADAPTER}
-    trained = ((name, RUNS / f"{name}{SPREAD_PART}" / "adapter") for name in (*TEXTS, MIXED))
-    folders |= {name: path for name, path in trained if path.is_dir()}
-    texts = {name: held_out_windows(name, tokenizer, options.windows) for name in folders if name != MIXED}
+    trained = sorted(RUNS.glob(f"*{SPREAD_PART}/adapter"))
+    folders |= {path.parent.name.removesuffix(SPREAD_PART): path for path in trained}
+    texts = {name: held_out_windows(name, tokenizer, options.windows) for name in TEXTS}
     table: dict[str, Any] = {"full attention": {name: perplexity(model, texts[name], name) for name in texts}}
     load_adapter(model, str(folders["reference"]))
     for name in folders:
@@ -158,6 +161,7 @@ def main() -> None:
     parser.add_argument(
         "--spread", action="store_true", help="K = 8, k = 2 on average, by layer, in place of K = 4, k = 1"
     )
+    parser.add_argument("--trust", type=float, default=0.0, help="fit_trust of the training options; names the part")
     parser.add_argument("--ship", action="store_true", help="put the reference's adapter, spread, into the package")
     parser.add_argument("--windows", type=int, default=8, help="held-out windows to evaluate on")
     parser.add_argument("--train", default="{}", help="training options as JSON, where they differ from the defaults")

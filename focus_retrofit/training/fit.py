@@ -6,6 +6,7 @@ from __future__ import annotations
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import psutil
@@ -21,10 +22,10 @@ from ..attention import Seen
 from ..config import FocusConfig
 from ..controller import Focus
 from .mass import Weighed, gains, masses, sensitivities
-from .objectives import shifted
+from .objectives import divergence, shifted
 from .options import WEIGHTS
 from .search import Search, Text, fit_router
-from .warm import read
+from .warm import Loss, read
 
 
 def fit_routers(
@@ -33,6 +34,7 @@ def fit_routers(
     *,
     weights: str = "gain",
     rounds: int = 1,
+    trust: float = 0.0,
     how: Search | None = None,
     memory: float | None = None,
     seed: int = 0,
@@ -42,7 +44,8 @@ def fit_routers(
     weights of pairs: 'mass' (of full attention; forward passes only), 'sensitivity' (how the loss feels a pair in full
     attention) or 'gain' (how much the loss falls by a pair, where only others are seen); these take a backward pass for
     each batch, and labels. A round reads its share of the batches; gains are those with random groups in the first,
-    with the groups found so far in later ones. memory: bytes for what is kept of the text, tokens^2 per window and
+    with the groups found so far in later ones. trust: the share of the base model's predictions in what 'gain' takes
+    for right, beside the text's own next tokens. memory: bytes for what is kept of the text, tokens^2 per window and
     layer, by default half of what is free; what is more than that goes to temporary files.
     """
     if weights not in WEIGHTS:
@@ -51,10 +54,11 @@ def fit_routers(
     batches, lost, how = list(batches), dict[int, float](), how or Search()
     if not batches:
         raise FocusError("the calibration text is empty: give batches with input_ids")
+    losses: dict[str, Loss] = {"sensitivity": next_token_loss, "gain": partial(served_loss, trust=trust)}
     kept = _Kept(focus.layer_indices, psutil.virtual_memory().available / 2 if memory is None else memory)
     for number in range(min(rounds, len(batches))):
         keeper = _keeper(focus, kept, weights, None if number else seed)
-        read(focus, batches[number::rounds], keeper, f"reading, round {number + 1}", loss=LOSSES.get(weights))
+        read(focus, batches[number::rounds], keeper, f"reading, round {number + 1}", loss=losses.get(weights))
         for index in tqdm(focus.layer_indices, desc="fitting", unit=" layers", leave=False):
             generator = torch.Generator().manual_seed(seed + number)
             lost[index] = fit_router(focus.router(index), kept.texts(index), how, generator)
@@ -155,9 +159,13 @@ def next_token_loss(focus: Focus, inputs: dict[str, Tensor], labels: Tensor) -> 
     return F.cross_entropy(predictions, targets, reduction="sum")
 
 
-def served_loss(focus: Focus, inputs: dict[str, Tensor], labels: Tensor) -> Tensor:
+def served_loss(focus: Focus, inputs: dict[str, Tensor], labels: Tensor, trust: float) -> Tensor:
+    """Of what is served, to the text's next tokens, and with a weight of `trust` to what full attention predicts."""
+    base = None
+    if trust:
+        with torch.no_grad(), focus.disabled():
+            base = shifted(focus.model(**inputs, use_cache=False).logits, labels)[0].log_softmax(-1)
     focus.mode = "hard"
-    return next_token_loss(focus, inputs, labels)
-
-
-LOSSES = {"sensitivity": next_token_loss, "gain": served_loss}
+    predictions, targets = shifted(focus.model(**inputs, use_cache=False).logits, labels)
+    loss = (1 - trust) * F.cross_entropy(predictions, targets, reduction="sum")
+    return loss if base is None else loss + trust * divergence(predictions, base)

@@ -55,6 +55,11 @@ class TrainConfig:
     )
     fit_windows: int = option(88, "windows of text to fit on, all rounds together; each is read once a round at most")
     fit_rounds: int = option(2, "times that routers are fitted, to text read with those of the round before ('gain')")
+    fit_trust: float = option(
+        0.0,
+        "share of the base model's predictions in what 'gain' takes for right, beside the text's own next tokens: more "
+        "of it learns less of this text, and what is learned holds better for others",
+    )
     fit_steps: int = option(400, "steps of the fit, for each layer and round")
     fit_lr: float = option(5e-3, "learning rate of the fit")
     fit_decay: float = option(1.0, "weight decay of the fit, as AdamW's")
@@ -97,6 +102,8 @@ class TrainConfig:
         for name in ("spread_windows", "steps", "finetune_steps", "eval_every", "patience", "fit_balance", "fit_decay"):
             if getattr(self, name) < 0:
                 raise FocusError(f"{name} is {getattr(self, name)}; it must not be negative")
+        if not 0 <= self.fit_trust <= 1:
+            raise FocusError(f"fit_trust is {self.fit_trust}; it must be within 0..1")
         for name in ("lr", "fit_lr", "finetune_lr"):
             if not (getattr(self, name) > 0 and math.isfinite(getattr(self, name))):
                 raise FocusError(f"{name} is {getattr(self, name)}; it must be a positive number")

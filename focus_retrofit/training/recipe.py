@@ -18,7 +18,7 @@ from ..adapter import TENSORS, read_adapter
 from ..files import fill_atomically, write_atomically
 from ..positions import positions_of
 from .data import Windows, make_windows
-from .fit import LOSSES, fit_routers
+from .fit import fit_routers
 from .options import TrainConfig
 from .search import Search
 from .spread import spread_groups
@@ -140,7 +140,7 @@ def _prepare(model: Any, windows: Any, config: TrainConfig) -> dict[str, Any]:
     """Warm start and fit on some windows, spread on others; the same on every process."""
     focus, found = model.focus, dict[str, Any]()
     some_to_spread = 1 < focus.config.top_k < focus.config.num_groups and focus.config.match == "probe"
-    wanted = config.spread_windows if some_to_spread and config.fit in LOSSES else 0
+    wanted = config.spread_windows if some_to_spread and config.fit in ("gain", "sensitivity") else 0
     batches, others = (
         [{name: value[None] for name, value in example.items()} for example in part]
         for part in _first(windows, config.fit_windows, config.fit_rounds, wanted)
@@ -153,6 +153,7 @@ def _prepare(model: Any, windows: Any, config: TrainConfig) -> dict[str, Any]:
             batches,
             weights=config.fit,
             rounds=config.fit_rounds,
+            trust=config.fit_trust,
             how=Search(config.fit_steps, config.fit_lr, config.fit_decay, config.fit_balance, config.fit_starts),
             seed=config.seed,
         )
@@ -160,7 +161,7 @@ def _prepare(model: Any, windows: Any, config: TrainConfig) -> dict[str, Any]:
     elif config.warm_start or focus.config.balance == "potentials":
         focus.balance(*(batch["input_ids"] for batch in batches[:4]))
     if others:
-        found["groups"] = list(spread_groups(model, others).values())
+        found["groups"] = list(spread_groups(model, others, trust=config.fit_trust).values())
     return found
 
 

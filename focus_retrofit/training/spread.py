@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,13 +21,13 @@ from .warm import read
 DOUBT = 2.0  # standard errors by which a gain must exceed chance
 
 
-def spread_groups(model: nn.Module, batches: Iterable[dict[str, Tensor]]) -> dict[int, int]:
+def spread_groups(model: nn.Module, batches: Iterable[dict[str, Tensor]], *, trust: float = 0.0) -> dict[int, int]:
     """Let layers look into different numbers of groups, `top_k` at most on average; returns them, and sets
     `layer_top_k`.
 
     The text is read once, as served with top_k groups in every layer, and differentiated: per layer the gains of all
     pairs are summed up by which choice of the query finds the key. batches: with labels, and of several texts, so that
-    a gain can be told from chance.
+    a gain can be told from chance. trust: as in `fit_routers`.
     """
     focus: Any = model.focus
     config = focus.config
@@ -35,7 +36,8 @@ def spread_groups(model: nn.Module, batches: Iterable[dict[str, Tensor]]) -> dic
     found: dict[int, list[Tensor]] = {index: [] for index in focus.layer_indices}
     before, config.layer_top_k = config.layer_top_k, None
     try:
-        read(focus, batches, _watcher(focus, found), "reading what further groups gain", loss=served_loss)
+        loss = partial(served_loss, trust=trust)
+        read(focus, batches, _watcher(focus, found), "reading what further groups gain", loss=loss)
     except BaseException:
         config.layer_top_k = before
         raise

@@ -20,6 +20,7 @@ from ..controller import Focus
 SPREAD = 3.0  # standard deviation of the group scores to begin with: tokens are sure of their group, not certain
 ROUNDS = 10  # of balanced k-means after scikit-learn's
 ENOUGH = 256  # tokens of a batch that PCA looks at, about: its cost grows with them, and neighbours are much alike
+Loss = Callable[[Focus, dict[str, Tensor], Tensor], Tensor]  # of a batch, its inputs and labels
 
 
 @torch.no_grad()
@@ -101,7 +102,7 @@ def read(
     watch: Any,
     what: str,
     *,
-    loss: Callable[[Focus, dict[str, Tensor], Tensor], Tensor] | None = None,
+    loss: Loss | None = None,
 ) -> None:
     """Run the model over a text, showing `watch` what each layer is given: as it is, without gradients, or by
     `loss`(focus, inputs, labels), which is differentiated down to the first layer."""

@@ -9,6 +9,7 @@ from typing import Any
 from .markdown import number, results, table, tokens
 
 SPREAD = ", spread"  # ends the names of parts
+TRUST = ", trust "  # is in the names of those that stand among `across` alone
 
 
 def over(row: dict[str, Any], full: dict[str, Any]) -> str:
@@ -40,7 +41,7 @@ def largest(record: dict[str, Any]) -> float:
 
 def trained() -> str:
     """Every method on every domain's held-out text: groups spread over layers, and as many in every layer."""
-    parts = {name: record for name, record in results("domains").items() if "rows" in record}
+    parts = {name: record for name, record in results("domains").items() if "rows" in record and TRUST not in name}
     even = {name: record for name, record in parts.items() if not name.endswith(SPREAD)}
     uneven = {name.removesuffix(SPREAD): record for name, record in parts.items() if name.endswith(SPREAD)}
     spread = "K = 8, groups per query spread over the layers, 2 on average (this adapter comes along)"
@@ -84,7 +85,8 @@ def across() -> str:
     ]
     return (
         "**Each adapter on the others' text** (K = 8, spread; `python scripts/train_domains.py --across`), switched by "
-        "name on one base model.\n\n" + table(" | ".join(["adapter", *names]), rows)
+        "name on one base model; trust: the share of the base's predictions in what a fit takes for right.\n\n"
+        + table(" | ".join(["adapter", *names]), rows)
     )
 
 

@@ -3,6 +3,8 @@ with the routers of earlier ones."""
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -10,7 +12,7 @@ from hypothesis import strategies as st
 
 from focus_kernels import FocusError
 from focus_retrofit.training import fit_routers
-from focus_retrofit.training.fit import _keeper, _Kept
+from focus_retrofit.training.fit import _keeper, _Kept, served_loss
 from focus_retrofit.training.mass import masses
 from focus_retrofit.training.search import Search, _kept, fit_router
 from focus_retrofit.training.warm import read
@@ -141,6 +143,25 @@ def test_later_rounds_read_with_the_routers_of_earlier_ones(monkeypatch):
     per_round = [[torch.equal(a, b.groups) for what, a, b in seen if what.endswith(end)] for end in "12"]
     assert len(per_round[0]) == len(per_round[1]) == 3 * len(retrofitted.focus.layer_indices)
     assert not any(per_round[0]) and all(per_round[1])
+
+
+def test_gains_are_those_of_the_text_and_of_the_base_in_proportion():
+    retrofitted, data = model(), batches()[:1]
+    focus, found = retrofitted.focus, []
+    for trust in (0.0, 1.0, 0.75):
+        kept = _Kept(focus.layer_indices, 1e9)
+        read(focus, data, _keeper(focus, kept, "gain", 0), "reading", loss=partial(served_loss, trust=trust))
+        found.append([kept.texts(index)[0][1] for index in focus.layer_indices])
+    for text, base, both in zip(*found, strict=True):
+        assert not torch.allclose(text, base)
+        torch.testing.assert_close(both, 0.25 * text + 0.75 * base, atol=2e-2 * float(text.abs().max()), rtol=0)
+
+
+def test_the_base_asks_for_nothing_where_it_is_what_is_served():
+    (batch, *_), served = batches(), model(num_groups=4, top_k=4)
+    labels, inputs = batch["labels"], {"input_ids": batch["input_ids"]}
+    loss = [served_loss(served.focus, inputs, labels, trust).item() for trust in (0.0, 0.8, 1.0)]
+    assert abs(loss[2]) < 1e-3 * loss[0] and loss[1] == pytest.approx(0.2 * loss[0], rel=1e-3)
 
 
 def test_padding_is_left_out_of_what_is_kept():

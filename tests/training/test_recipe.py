@@ -102,6 +102,7 @@ def test_from_scratch_all_weights_learn_with_the_groups(tmp_path):
         ({"lr": 0.0}, "lr is 0"),
         ({"objective": "ppl"}, "is not understood"),
         ({"fit": "all"}, "fit is 'all'"),
+        ({"fit_trust": 1.5}, "fit_trust is 1.5"),
         ({"precision": "fp8"}, "precision is 'fp8'"),
         ({"patience": 3, "eval_every": 0}, "patience counts"),
         ({"steps": -1}, "steps is -1"),

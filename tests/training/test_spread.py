@@ -102,7 +102,7 @@ def run(folder, retrofitted, **changes):
 
 
 def test_a_run_spreads_and_goes_on_as_spread(tmp_path, monkeypatch):
-    def other(model, some):
+    def other(model, some, trust):
         model.focus.config.layer_top_k = {1: 3, 2: 1}
         return {0: 2, 1: 3, 2: 1}
 
