@@ -58,7 +58,7 @@ class TrainConfig:
     fit_trust: float = option(
         0.0,
         "share of the base model's predictions in what 'gain' takes for right, beside the text's own next tokens: more "
-        "of it learns less of this text, and what is learned holds better for others",
+        "of it learns less of what is peculiar to this text, and less of its chance",
     )
     fit_steps: int = option(400, "steps of the fit, for each layer and round")
     fit_lr: float = option(5e-3, "learning rate of the fit")

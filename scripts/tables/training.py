@@ -75,18 +75,23 @@ def _between(shares: list[float]) -> str:
 def across() -> str:
     """Each adapter on each domain."""
     record = results("domains")["across"]
-    names = list(record["full attention"])
+    full = record["full attention"]
+    names = list(full)
     rows = [
         [
             name,
-            *(f"{row[text]['perplexity']:.2f} ({over(row[text], record['full attention'][text])})" for text in names),
+            *(
+                f"{row[text]['perplexity']:.2f} ({over(row[text], full[text])}, {row[text]['distant']:.0%})"
+                for text in names
+            ),
         ]
         for name, row in record.items()
     ]
     return (
         "**Each adapter on the others' text** (K = 8, spread; `python scripts/train_domains.py --across`), switched by "
-        "name on one base model; trust: the share of the base's predictions in what a fit takes for right.\n\n"
-        + table(" | ".join(["adapter", *names]), rows)
+        "name on one base model, with the share of distant pairs: it is larger where groups that were even on an "
+        "adapter's own text are not on another; trust: the share of the base's predictions in what a fit takes for "
+        "right.\n\n" + table(" | ".join(["adapter", *names]), rows)
     )
 
 
