@@ -1,91 +1,111 @@
 """Which way to train gives the best hard model per minute: SmolLM2-135M, a quarter of the distant pairs.
 
-python scripts/compare_recipes.py --json results/recipes.json       about two hours on 2 cores; goes on where it stopped
+python scripts/compare_recipes.py        results/recipes.json; about two hours on 2 cores; goes on where it stopped
+python scripts/compare_recipes.py --only "random, fit gain" --seeds 3          adds seeds of some of them
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import shlex
 import sys
 import tempfile
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any
 
 from train_domains import CONFIG, SPREAD, TOKENS
 
 from focus_retrofit import FocusConfig, load_pretrained, retrofit
-from focus_retrofit.evaluation import perplexity
+from focus_retrofit.benchmark import machine_facts, versions
+from focus_retrofit.evaluation import attending, perplexity
 from focus_retrofit.evaluation.texts import split, windows_of, without
-from focus_retrofit.files import write_atomically
+from focus_retrofit.record import Record
 from focus_retrofit.training import Stream, TrainConfig, Windows, train
 
 STEPS = 30
 NOTHING = {"warm_start": False, "fit": "none", "steps": 0}
+LM_HARD, DISTILL = "lm-hard + 0.3*balance", "distill + 0.3*balance"
+RANDOM = "random groups, no router"
 RECIPES: dict[str, dict[str, Any]] = {
+    RANDOM: {},
     "random, balanced": {},
     "warm start (PCA, k-means)": {"warm_start": True},
+    "random, fit gain": {"fit": "gain"},
+    "random, fit gain, then lm-hard": {"fit": "gain", "objective": LM_HARD, "steps": STEPS},
+    "random, fit gain, then distill": {"fit": "gain", "objective": DISTILL, "steps": STEPS},
+    "random, trainer: mass": {"objective": "mass", "steps": STEPS, "lr": 3e-3},
+    "random, trainer: lm": {"objective": "lm + 0.3*balance", "steps": STEPS},
+    "random, trainer: lm-hard": {"objective": LM_HARD, "steps": STEPS},
+    "random, trainer: distill": {"objective": DISTILL, "steps": STEPS},
     "random, fit mass": {"fit": "mass"},
     "random, fit sensitivity": {"fit": "sensitivity"},
     "random, fit gain, one round": {"fit": "gain", "fit_rounds": 1},
     "random, fit gain, one round, one start": {"fit": "gain", "fit_rounds": 1, "fit_starts": 1},
-    "random, fit gain": {"fit": "gain"},
     "random, fit gain, trust 0.8": {"fit": "gain", "fit_trust": 0.8},
     "warm start, fit gain": {"warm_start": True, "fit": "gain"},
     "random, fit gain, not balanced": {"fit": "gain", "fit_balance": 0.0},
     "random, fit gain, no decay": {"fit": "gain", "fit_decay": 0.0},
-    "random, trainer: mass": {"objective": "mass", "steps": STEPS, "lr": 3e-3},
-    "random, trainer: lm": {"objective": "lm + 0.3*balance", "steps": STEPS},
-    "random, trainer: lm-hard": {"objective": "lm-hard + 0.3*balance", "steps": STEPS},
-    "random, trainer: distill": {"objective": "distill + 0.3*balance", "steps": STEPS},
 }
 EIGHT = {  # with K = 8, k = 2 instead
     "K = 8, fit gain, two groups in every layer": {"fit": "gain", "spread_windows": 0},
     "K = 8, fit gain, two on average, spread": {"fit": "gain"},
 }
+ALL = {**RECIPES, **EIGHT}
+
+
+def measure(model: Any, tokenizer: Any, training: Any, held: Any, name: str, fit: dict[str, int]) -> dict[str, Any]:
+    """Train by a recipe, and read the windows set aside."""
+    config = TrainConfig(documents="joined", eval_every=0, **fit, **{**NOTHING, **ALL[name]})
+    retrofit(model, FocusConfig(**(SPREAD if name in EIGHT else CONFIG)), seed=fit["seed"])
+    try:
+        if name == RANDOM:
+            with attending(model, "random", seed=fit["seed"]):
+                return {"minutes": 0.0, **perplexity(model.eval(), held, name)}
+        with tempfile.TemporaryDirectory() as folder:
+            minutes = train(model, tokenizer, training, folder, config=config)["minutes"]
+        return {"minutes": minutes, **perplexity(model.eval(), held, name)}
+    finally:
+        model.focus.unload()
+
+
+def paired(losses: list[float], full: list[float]) -> dict[str, float]:
+    """How much larger a loss is than full attention's, by window; about the share by which perplexity is."""
+    more = [a - b for a, b in zip(losses, full, strict=True)]
+    return {"over": fmean(more), "over_error": stdev(more) / len(more) ** 0.5}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--json", type=Path, default=Path("results/recipes.json"))
     parser.add_argument("--windows", type=int, default=8, help="windows to compare on")
     parser.add_argument("--fit-windows", type=int, default=24, help="windows to fit on")
     parser.add_argument("--fit-steps", type=int, default=400, help="steps of a fit")
+    parser.add_argument("--seeds", type=int, default=1, help="seeds, each a row; more of them later are added")
+    parser.add_argument("--only", action="append", choices=ALL, help="this recipe alone; may be given again")
     options = parser.parse_args()
     model, tokenizer = load_pretrained("smollm2-135m")
     topics = split("reference")[0]
     cut = 9 * len(topics) // 10  # a recipe is chosen on text set aside here: held-out text is for the one chosen
     training = Windows(Stream(without(topics[:cut], topics[cut:]), tokenizer, TOKENS, apart=False), "reference")
     held = windows_of(topics[cut:], "reference, set aside", tokenizer, TOKENS, options.windows)
-    full = perplexity(model, held, "full attention")["perplexity"]
-    record: dict[str, Any] = {
-        "command": " ".join(["python", "scripts/compare_recipes.py", *sys.argv[1:]]),
-        "what": "SmolLM2-135M on the Python reference, hard, K = 4, k = 1 unless said otherwise (K = 8: k = 2), "
-        f"{len(held)} windows of topics set aside from the training text; "
-        f"fits on {options.fit_windows} windows, {options.fit_steps} steps a round, the trainer "
-        f"for {STEPS} steps of one window; full attention {full:.3f}",
-        "rows": [],
-    }
-    if options.json and options.json.is_file():
-        before = json.loads(options.json.read_text())
-        record["rows"] = before["rows"] if before["what"] == record["what"] else []
-    done = {row["recipe"] for row in record["rows"]}
-    for name, changes in {**RECIPES, **EIGHT}.items():
-        if name in done:
-            continue
-        fit = {"fit_windows": options.fit_windows, "fit_steps": options.fit_steps}
-        config = TrainConfig(documents="joined", eval_every=0, **fit, **{**NOTHING, **changes})
-        retrofit(model, FocusConfig(**(SPREAD if name in EIGHT else CONFIG)))
-        with tempfile.TemporaryDirectory() as folder:
-            minutes = train(model, tokenizer, training, folder, config=config)["minutes"]
-        found = perplexity(model.eval(), held, name)
-        model.focus.unload()
-        found.update(recipe=name, minutes=minutes, over=found["perplexity"] / full - 1)
-        record["rows"].append(found)
-        print(f"{name:36} {minutes:5.1f} min  {found['perplexity']:.3f}  {found['over']:+.1%}", flush=True)
-        if options.json:
-            options.json.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(options.json, json.dumps(record, indent=1) + "\n")
+    fit = {"fit_windows": options.fit_windows, "fit_steps": options.fit_steps}
+    record = Record(options.json, {"windows": options.windows, **fit, "trainer_steps": STEPS})
+    record.setdefault("command", shlex.join(["python", "scripts/compare_recipes.py", *sys.argv[1:]]))
+    if "full" not in record:
+        record["full"] = perplexity(model, held, "full attention")
+    rows: list[dict[str, Any]] = record.setdefault("rows", [])
+    done = {(row["recipe"], row["seed"]) for row in rows}
+    for seed in range(options.seeds):
+        for name in options.only or ALL:
+            if (name, seed) in done:
+                continue
+            found = measure(model, tokenizer, training, held, name, {**fit, "seed": seed})
+            found.update(recipe=name, seed=seed, **paired(found["losses"], record["full"]["losses"]))
+            found.update(versions=versions(), machine=machine_facts())
+            rows.append(found)
+            print(f"{name:44} seed {seed} {found['minutes']:5.1f} min  {found['over']:+.2%}", flush=True)
+            record.save()
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ def front_page() -> str:
 
 def results_page() -> str:
     parts = [("compare", quality.comparison), ("benchmarks-0", quality.benchmarks), ("retrieval", quality.retrieval)]
+    parts = [("domains", training.trained_details), *parts]
     parts += [("untrained_router", quality.untrained), ("recipes", training.recipes)]
     parts += [("training_cost", training.cost)]
     found = [make() for file, make in parts if measured(file)]

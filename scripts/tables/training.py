@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from itertools import groupby
+from statistics import fmean
 from typing import Any
 
 from .markdown import number, results, table, tokens
 
 SPREAD = ", spread"  # ends the names of parts
+SPREAD_GROUPS = "K = 8, groups per query spread over the layers, 2 on average"
 TRUST = ", trust "  # is in the names of those that stand among `across` alone
 
 
@@ -22,7 +24,8 @@ def _note(name: str, record: dict[str, Any]) -> str:
     return (
         f"{name}: {record['training']['minutes']:.0f} minutes of training on 2 cores, {record['windows']} held-out "
         f"windows, standard error of full attention's perplexity {record['rows'][0]['standard_error']:.2f}, largest "
-        f"group {largest(record):.0%}, change of a past logit by the future {record['leak']:g} (`{record['command']}`)"
+        f"group {_largest({name: record}):.0%}, change of a past logit by the future {record['leak']:g} "
+        f"(`{record['command']}`)"
         + (f"; groups by layer: {_runs(groups)}" if groups else "")
         + (f"; {record['remark']}" if "remark" in record else "")
     )
@@ -34,37 +37,65 @@ def _runs(groups: list[int]) -> str:
     return ", ".join(str(k) if count == 1 else f"{count} x {k}" for count, k in found)
 
 
-def largest(record: dict[str, Any]) -> float:
+def _largest(records: dict[str, Any]) -> float:
     """Share of the largest group in any layer, trained."""
-    return max(row["largest_group"] for row in record["rows"] if row["method"].startswith("trained"))
+    rows = [row for record in records.values() for row in record["rows"] if row["method"].startswith("trained")]
+    return max(row["largest_group"] for row in rows)
 
 
 def trained() -> str:
-    """Every method on every domain's held-out text: groups spread over layers, and as many in every layer."""
-    parts = {name: record for name, record in results("domains").items() if "rows" in record and TRUST not in name}
-    even = {name: record for name, record in parts.items() if not name.endswith(SPREAD)}
-    uneven = {name.removesuffix(SPREAD): record for name, record in parts.items() if name.endswith(SPREAD)}
-    spread = "K = 8, groups per query spread over the layers, 2 on average (this adapter comes along)"
-    found = [_trained(uneven, spread)] if uneven else []
-    return "\n".join([*found, _trained(even, "K = 4")])
-
-
-def _trained(records: dict[str, Any], groups: str) -> str:
+    """Every method on every domain's held-out text, groups spread over layers: the front page's table."""
+    records = _parts(spread=True)
+    minutes = [record["training"]["minutes"] for record in records.values()]
     first = next(iter(records.values()))
-    head = " | ".join(["attention", "distant pairs", *(f"{name} | over full" for name in records)])
-    rows = []
-    for place, row in enumerate(first["rows"]):
-        shares = [record["rows"][place]["distant"] for record in records.values()]
-        cells = [re.sub(r"k = \d+ to \d+", "k = 2 on average", row["method"]), _between(shares)]
-        for record in records.values():
-            cells += [f"{record['rows'][place]['perplexity']:.2f}", over(record["rows"][place], record["rows"][0])]
-        rows.append(cells)
-    notes = [_note(name, record) for name, record in records.items()]
     return (
-        f"**After training**, perplexity of SmolLM2-135M on held-out documents, {first['tokens']} tokens, {groups}, "
-        f"window 128, {first['parameters']:,} parameters; of the training text everything is left out that held-out "
-        "text repeats.\n\n" + table(head, rows) + "\n" + "".join(f"- {note}\n" for note in notes)
+        f"{_title(records, SPREAD_GROUPS)}\n\n{_trained(records)}\n"
+        f"Each text has an adapter of its own, trained for {min(minutes):.0f} to {max(minutes):.0f} minutes on 2 cores "
+        f"(`{first['command']}`); the reference's comes along. Largest group of any layer {_largest(records):.0%}; "
+        f"change of a past logit by the future {max(record['leak'] for record in records.values()):g}. How each was "
+        "trained and chosen, standard errors, K = 4, and each adapter on the others' text: "
+        "[docs/results.md](docs/results.md).\n"
     )
+
+
+def trained_details() -> str:
+    """How these columns came about, and the same with as many groups in every layer."""
+    spread, even = _parts(spread=True), _parts(spread=False)
+    return (
+        f"**After training, groups spread over the layers** (the README's first table).\n\n{_notes(spread)}\n"
+        f"{_title(even, 'K = 4')}\n\n{_trained(even)}\n{_notes(even)}"
+    )
+
+
+def _parts(spread: bool) -> dict[str, Any]:
+    """Of the file's domains those that are meant, by the names of their texts."""
+    parts = {name: record for name, record in results("domains").items() if "rows" in record and TRUST not in name}
+    return {name.removesuffix(SPREAD): x for name, x in parts.items() if name.endswith(SPREAD) == spread}
+
+
+def _title(records: dict[str, Any], groups: str) -> str:
+    first = next(iter(records.values()))
+    return (
+        f"**After training**, perplexity of SmolLM2-135M and its change from full attention, {first['windows']} "
+        f"held-out windows of {first['tokens']} tokens, {groups}, window 128, {first['parameters']:,} parameters; of the "
+        "training text everything is left out that held-out text repeats."
+    )
+
+
+def _trained(records: dict[str, Any]) -> str:
+    rows = []
+    for place, row in enumerate(next(iter(records.values()))["rows"]):
+        cells = [re.sub(r"k = \d+ to \d+", "k = 2 on average", row["method"])]
+        cells.append(_between([record["rows"][place]["distant"] for record in records.values()]))
+        for record in records.values():
+            one, full = record["rows"][place], record["rows"][0]
+            cells.append(f"{one['perplexity']:.2f} ({over(one, full)})" if place else f"{one['perplexity']:.2f}")
+        rows.append(cells)
+    return table(" | ".join(["attention", "distant pairs", *records]), rows)
+
+
+def _notes(records: dict[str, Any]) -> str:
+    return "".join(f"- {_note(name, record)}\n" for name, record in records.items())
 
 
 def _between(shares: list[float]) -> str:
@@ -96,14 +127,27 @@ def across() -> str:
 
 
 def recipes() -> str:
-    """What was tried on the way to the default recipe."""
+    """What was tried on the way to the default recipe, best first."""
     record = results("recipes")
-    rows = [
-        [r["recipe"], f"{r['minutes']:.0f}", f"{r['distant']:.0%}", f"{r['perplexity']:.3f}", f"{r['over']:+.1%}"]
-        for r in record["rows"]
-    ]
-    head = "recipe | minutes | distant pairs | perplexity | over full"
-    return f"**Recipes**, {record['what']} (`{record['command']}`).\n\n" + table(head, rows)
+    by_name: dict[str, list[dict[str, Any]]] = {}
+    for row in record["rows"]:
+        by_name.setdefault(row["recipe"], []).append(row)
+    rows = []
+    for name, seeds in sorted(by_name.items(), key=lambda item: fmean(row["over"] for row in item[1])):
+        minutes, distant, over_full = (fmean(row[part] for row in seeds) for part in ("minutes", "distant", "over"))
+        errors = fmean(row["over_error"] for row in seeds)
+        each = ", ".join(f"{row['over']:+.1%}" for row in seeds) if len(seeds) > 1 else "-"
+        cells = [f"{minutes:.1f}", f"{distant:.0%}", f"{max(row.get('largest_group', 0) for row in seeds):.0%}"]
+        rows.append([name, *cells, f"{over_full:+.1%} ± {errors:.1%}", each])
+    asked, full = record["asked"], record["full"]["perplexity"]
+    head = "recipe | minutes | distant pairs | largest group | loss over full | by seed"
+    return (
+        "**Recipes**, SmolLM2-135M on the Python reference, hard, K = 4, k = 1 (K = 8: k = 2), perplexity of full "
+        f"attention {full:.2f} on {asked['windows']} windows of topics set aside from the training text; fits on "
+        f"{asked['fit_windows']} windows, {asked['fit_steps']} steps a round, the trainer for {asked['trainer_steps']} "
+        "steps of one window. Minutes are of one thread, beside another process; the loss is paired by window, ± its "
+        f"standard error (`{record['command']}`).\n\n" + table(head, rows)
+    )
 
 
 def cost() -> str:
