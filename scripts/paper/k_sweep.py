@@ -1,4 +1,5 @@
-"""How many groups a query looks into, by both rules of matching, beside random groups at the same density.
+"""How many groups a query looks into, by both rules of matching, beside random groups at the same density. In quarters
+of all groups: what the paper calls k = 1 to 4 at K = 4.
 
 python scripts/paper/k_sweep.py --adapter smollm2-135m-python-reference --windows 6
 """
@@ -7,19 +8,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from study import Bench, Study
+from study import Bench, Study, groups_per_query
 from summary import Claim, Settings
 
-K = 4
+QUARTERS = ("1/4", "1/2", "3/4", "1")
 
 
 def cells(bench: Bench) -> list[Settings]:
     found: list[Settings] = [{"method": "full"}]
     for seed in bench.seeds:
-        for k in range(1, K + 1):
-            # with one group, or with all, both rules are the same
-            found += [{"match": match, "k": k, "seed": seed} for match in ("probe", "share")[: 2 if 1 < k < K else 1]]
-        found += [{"method": "random", "k": k, "seed": seed} for k in range(1, K)]
+        found += [{"match": "probe", "groups": part, "seed": seed} for part in QUARTERS]
+        found += [{"match": "share", "groups": part, "seed": seed} for part in QUARTERS[:-1]]
+        found += [{"method": "random", "groups": part, "seed": seed} for part in QUARTERS[:-1]]
     return found
 
 
@@ -28,24 +28,27 @@ def measure(bench: Bench, settings: Settings) -> dict[str, Any]:
         return bench.full()
     with bench.trained(settings["seed"]) as model:
         model.focus.config.match = settings.get("match", "probe")
-        method = settings.get("method", "focus")
-        return bench.measure(model, f"{method}:{settings['k']}", seed=settings["seed"])
+        method = f"{settings.get('method', 'focus')}:{groups_per_query(model, settings['groups'])}"
+        return bench.measure(model, method, seed=settings["seed"])
 
 
+def claim(says: str, expect: Any, quarters: str, other: Settings) -> Claim:
+    return Claim(says, {"match": "share", "groups": quarters}, expect, other)
+
+
+ALL: Settings = {"match": "probe", "groups": "1"}
 STUDY = Study(
     "k_sweep",
-    "k sweep at K = 4",
-    "GPT-2 124M: k = 1 82.9 (26% of the pairs), 2 41.3 (60%), 3 47.2 (100%), 4 47.2 (100%); Mistral 7B: 16.2, "
+    "How many groups a query looks into",
+    "GPT-2 124M, K = 4: k = 1 82.9 (26% of the pairs), 2 41.3 (60%), 3 47.2 (100%), 4 47.2 (100%); Mistral 7B: 16.2, "
     "11.6 (73%), 10.8, 10.8.",
     cells,
     measure,
     [
-        Claim("k = 2 is better than k = 1", {"match": "share", "k": 2}, "less", {"match": "probe", "k": 1}),
-        Claim("k = 2 is better than all pairs (GPT-2)", {"match": "share", "k": 2}, "less", {"match": "probe", "k": K}),
-        Claim(
-            "k = 2 is worse than all pairs (Mistral)", {"match": "share", "k": 2}, "more", {"match": "probe", "k": K}
-        ),
-        Claim("k = 3 is as good as all pairs", {"match": "share", "k": 3}, "same", {"match": "probe", "k": K}),
+        claim("two of four groups are better than one", "less", "1/2", {"match": "probe", "groups": "1/4"}),
+        claim("two of four are better than all pairs (GPT-2)", "less", "1/2", ALL),
+        claim("two of four are worse than all pairs (Mistral)", "more", "1/2", ALL),
+        claim("three of four are as good as all pairs", "same", "3/4", ALL),
     ],
     model="smollm2-135m",
 )

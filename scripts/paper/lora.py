@@ -45,7 +45,7 @@ def trained_lora(bench: Bench, model: Any, times: float, rate: float, seed: int)
 
     from focus_retrofit.rivals import LoRA
 
-    steps = bench.size.fit_windows + bench.size.steps
+    steps = bench.size.shown
     with LoRA(rate=rate, steps=steps, rank=1).trained_in(model) as parameters:
         of_a_rank = sum(p.numel() for p in parameters.values())
     rank = max(1, round(times * model.focus.num_parameters() / of_a_rank))

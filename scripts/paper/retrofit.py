@@ -38,7 +38,7 @@ def measure(bench: Bench, settings: Settings) -> dict[str, Any]:
     with bench.untrained(seed) as model:
         method = method.replace("untrained", "focus")
         if any(one.learns for one in parse_methods(method)):
-            count = bench.size.fit_windows + bench.size.steps  # what the routers were shown
+            count = bench.size.shown
             order = torch.randperm(len(bench.training), generator=torch.Generator().manual_seed(seed))
             prepare(
                 model, parse_methods(method), [bench.training[int(n)]["input_ids"] for n in order[:count]], steps=count

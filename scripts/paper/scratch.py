@@ -22,7 +22,7 @@ def from_scratch(bench: Bench) -> dict[str, Any]:
     """Options of training everything at once."""
     size = bench.size
     rates = {"lr": size.rate, "finetune_lr": size.rate}
-    return {"frozen": False, "fit": "none", "steps": size.scratch_steps, "batch_size": size.batch, **rates}
+    return {"frozen": False, "fit": "none", "steps": size.scratch_steps, "batch_size": size.scratch_batch, **rates}
 
 
 def measure(bench: Bench, settings: Settings) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,20 +38,26 @@ class Size:
     windows: int
     seeds: int
     steps: int  # of the trainer
+    batch: int  # windows of each
     fit_windows: int
     fit_steps: int
     finetune_steps: int  # of all weights
     scratch_steps: int
-    batch: int  # from scratch
+    scratch_batch: int
     rate: float  # of all weights
     text: str
     characters: int | None = None  # of the text that are used, training and held out; None is all
 
+    @property
+    def shown(self) -> int:
+        """Windows that routers are trained on, fit and trainer together: others that learn are given as many."""
+        return self.fit_windows + self.steps * self.batch
+
 
 SIZES = {
-    "tiny": Size(96, 8, 2, 1, 2, 2, 4, 2, 2, 2, 1e-3, "source", 30_000),
-    "small": Size(512, 32, 24, 3, 40, 16, 200, 150, 400, 4, 1e-3, "source"),
-    "real": Size(1024, 128, 8, 1, 130, 72, 800, 300, 2000, 8, 2e-5, "reference"),
+    "tiny": Size(96, 8, 2, 1, 2, 1, 2, 4, 2, 2, 2, 1e-3, "source", 30_000),
+    "small": Size(512, 32, 24, 3, 80, 2, 48, 200, 150, 400, 4, 1e-3, "source"),
+    "real": Size(1024, 128, 8, 1, 130, 1, 72, 800, 300, 2000, 8, 2e-5, "reference"),
 }
 
 
@@ -137,6 +144,11 @@ def unloaded(model: Any) -> Iterator[Any]:
         yield model
     finally:
         model.focus.unload()
+
+
+def groups_per_query(model: Any, part: str) -> int:
+    """So many that they are this part of a model's groups: '1/2' is 2 of 4 and 4 of 8."""
+    return max(1, round(Fraction(part) * model.focus.config.num_groups))
 
 
 @cache
@@ -235,7 +247,8 @@ class Bench:
 
         size = self.size
         common = {name: getattr(size, name) for name in ("length", "steps", "fit_windows", "fit_steps")}
-        return TrainConfig(**{**common, "documents": "joined", "eval_every": 0, "seed": seed, **changes})
+        rest = {"batch_size": size.batch, "documents": "joined", "eval_every": 0, "seed": seed}
+        return TrainConfig(**{**common, **rest, **changes})
 
     @contextmanager
     def untrained(self, seed: int = 0, **focus: Any) -> Iterator[Any]:

@@ -77,8 +77,8 @@ def _title(records: dict[str, Any], groups: str) -> str:
     first = next(iter(records.values()))
     return (
         f"**After training**, perplexity of SmolLM2-135M and its change from full attention, {first['windows']} "
-        f"held-out windows of {first['tokens']} tokens, {groups}, window 128, {first['parameters']:,} parameters; of the "
-        "training text everything is left out that held-out text repeats."
+        f"held-out windows of {first['tokens']} tokens, {groups}, window 128, {first['parameters']:,} parameters; of "
+        "the training text everything is left out that held-out text repeats."
     )
 
 
