@@ -31,7 +31,7 @@ def measure(bench: Bench, settings: Settings) -> dict[str, Any]:
     if settings.get("method") == "full":
         return bench.full()
     balance, objective, even = WAYS[settings["balance"]]
-    train = {"objective": objective, "fit_balance": even, "finetune_lr": bench.size.rate}
+    train = {"objective": objective, "fit_balance": even, "finetune_lr": bench.size.finetune_rate}
     if settings["weights"] == "trained":
         train["finetune_steps"] = bench.size.finetune_steps
     with bench.trained(settings["seed"], train, num_groups=GROUPS, balance=balance) as model:

@@ -21,7 +21,7 @@ def cells(bench: Bench) -> list[Settings]:
 def from_scratch(bench: Bench) -> dict[str, Any]:
     """Options of training everything at once."""
     size = bench.size
-    rates = {"lr": size.rate, "finetune_lr": size.rate}
+    rates = {"lr": size.scratch_rate, "finetune_lr": size.scratch_rate}
     return {"frozen": False, "fit": "none", "steps": size.scratch_steps, "batch_size": size.scratch_batch, **rates}
 
 

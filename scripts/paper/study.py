@@ -42,9 +42,10 @@ class Size:
     fit_windows: int
     fit_steps: int
     finetune_steps: int  # of all weights
+    finetune_rate: float
     scratch_steps: int
     scratch_batch: int
-    rate: float  # of all weights
+    scratch_rate: float
     text: str
     characters: int | None = None  # of the text that are used, training and held out; None is all
 
@@ -55,10 +56,22 @@ class Size:
 
 
 SIZES = {
-    "tiny": Size(96, 8, 2, 1, 2, 1, 2, 4, 2, 2, 2, 1e-3, "source", 30_000),
-    "small": Size(512, 32, 24, 3, 80, 2, 48, 200, 150, 400, 4, 1e-3, "source"),
-    "real": Size(1024, 128, 8, 1, 130, 1, 72, 800, 300, 2000, 8, 2e-5, "reference"),
-}
+    "tiny": Size(
+        length=96, window=8, windows=2, seeds=1, steps=2, batch=1, fit_windows=2, fit_steps=4,
+        finetune_steps=2, finetune_rate=1e-3, scratch_steps=2, scratch_batch=2, scratch_rate=1e-3,
+        text="source", characters=30_000,
+    ),
+    "small": Size(
+        length=512, window=32, windows=24, seeds=3, steps=80, batch=2, fit_windows=48, fit_steps=200,
+        finetune_steps=150, finetune_rate=2e-4, scratch_steps=400, scratch_batch=4, scratch_rate=3e-3,
+        text="source",
+    ),
+    "real": Size(
+        length=1024, window=128, windows=8, seeds=1, steps=130, batch=1, fit_windows=72, fit_steps=800,
+        finetune_steps=300, finetune_rate=2e-5, scratch_steps=2000, scratch_batch=8, scratch_rate=3e-4,
+        text="reference",
+    ),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
