@@ -97,6 +97,8 @@ def ours(study: Study, record: dict[str, Any]) -> str:
         f"`{asked['text']}`, {counted} windows of {asked['length']} tokens, window {asked['window']}; "
         f"`{record['command']}`."
     )
+    if "remark" in record:
+        head += f" *{record['remark']}*"
     if len(cells) < record["planned"]:
         head += f" **{len(cells)} of {record['planned']} cells were run.**"
     if any(cell.get("leaks") for cell in cells):
