@@ -188,6 +188,12 @@ def test_verdicts(mean, half, expect, word):
     assert summary.Difference(mean, half).verdict(expect).split()[0] == word
 
 
+def test_a_difference_may_be_too_small_to_be_meant():
+    """A largest group of 15% in place of 14% is no collapse."""
+    assert summary.Difference(0.01, None).verdict("more", 0.1).startswith("disagrees")
+    assert summary.Difference(0.8, None).verdict("more", 0.1) == "agrees (one sample)"
+
+
 def test_a_summary_has_all_seeds():
     cells = [cell([2.0, 2.0], method="full"), cell([2.1, 2.1], 0, method="focus"), cell([2.3, 2.3], 1, method="focus")]
     full, focus = summary.summarise(cells, lambda settings: {"method": "full"})

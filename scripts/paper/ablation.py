@@ -50,7 +50,7 @@ STUDY = Study(
         Claim("the window does not matter", {"times window": "1/2"}, "same", {"times window": "4"}),
         Claim("sharper scores are better", {"tau": 0.05}, "less", {"tau": 0.5}),
         Claim("fewer rounds look better", {"rounds": 3}, "less", {"rounds": 20}),
-        Claim("because one group takes most tokens", {"rounds": 3}, "more", {"rounds": 20}, "largest_group"),
+        Claim("because one group takes most tokens", {"rounds": 3}, "more", {"rounds": 20}, "largest_group", 0.1),
     ],
 )
 

@@ -136,7 +136,7 @@ def judge(record: dict[str, Any], claim: Claim) -> tuple[str, str] | None:
     ends = None if found.half is None else [scale(found.mean - found.half), scale(found.mean + found.half)]
     measure = {"elsewhere": "perplexity elsewhere"}.get(claim.measure, claim.measure.replace("_", " "))
     return found.verdict(
-        claim.expect
+        claim.expect, claim.least
     ), f"{measure} {format(scale(found.mean), form)} {_interval(ends, form) or ''}".strip()
 
 

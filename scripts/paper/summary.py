@@ -14,13 +14,15 @@ MEANS = ("density", "distant", "largest_group", "elsewhere", "adjusted_informati
 
 @dataclass(frozen=True)
 class Claim:
-    """What the paper found of two settings: by `measure`, `a` is 'less' than `b`, 'more', or the 'same'."""
+    """What the paper found of two settings: by `measure`, `a` is 'less' than `b`, 'more', or the 'same'; apart by less
+    than `least`, they do not differ as the paper means it."""
 
     says: str
     a: Settings
     expect: Literal["less", "more", "same"]
     b: Settings
     measure: str = "perplexity"
+    least: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,9 @@ class Difference:
     mean: float
     half: float | None
 
-    def verdict(self, expect: str) -> str:
+    def verdict(self, expect: str, least: float = 0.0) -> str:
+        if expect != "same" and abs(self.mean) < least:
+            return f"disagrees (less than {least:.0%} apart)"
         if self.half is None:
             same = {"less": self.mean < 0, "more": self.mean > 0, "same": False}[expect]
             return (
