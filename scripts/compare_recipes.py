@@ -91,9 +91,11 @@ def main() -> None:
     held = windows_of(topics[cut:], "reference, set aside", tokenizer, TOKENS, options.windows)
     fit = {"fit_windows": options.fit_windows, "fit_steps": options.fit_steps}
     record = Record(options.json, {"windows": options.windows, **fit, "trainer_steps": STEPS})
-    record.setdefault("command", shlex.join(["python", "scripts/compare_recipes.py", *sys.argv[1:]]))
+    command = shlex.join(["python", "scripts/compare_recipes.py", *sys.argv[1:]])
+    record.setdefault("command", command)
     if "full" not in record:
         record["full"] = perplexity(model, held, "full attention")
+    record["planned"] = len(ALL)
     rows: list[dict[str, Any]] = record.setdefault("rows", [])
     done = {(row["recipe"], row["seed"]) for row in rows}
     for seed in range(options.seeds):
@@ -102,7 +104,7 @@ def main() -> None:
                 continue
             found = measure(model, tokenizer, training, held, name, {**fit, "seed": seed})
             found.update(recipe=name, seed=seed, **paired(found["losses"], record["full"]["losses"]))
-            found.update(versions=versions(), machine=machine_facts())
+            found.update(command=command, versions=versions(), machine=machine_facts())
             rows.append(found)
             print(f"{name:44} seed {seed} {found['minutes']:5.1f} min  {found['over']:+.2%}", flush=True)
             record.save()

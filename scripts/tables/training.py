@@ -140,13 +140,16 @@ def recipes() -> str:
         cells = [f"{minutes:.1f}", f"{distant:.0%}", f"{max(row.get('largest_group', 0) for row in seeds):.0%}"]
         rows.append([name, *cells, f"{over_full:+.1%} ± {errors:.1%}", each])
     asked, full = record["asked"], record["full"]["perplexity"]
+    threads = max(row["machine"]["threads"] for row in record["rows"])
     head = "recipe | minutes | distant pairs | largest group | loss over full | by seed"
     return (
         "**Recipes**, SmolLM2-135M on the Python reference, hard, K = 4, k = 1 (K = 8: k = 2), perplexity of full "
         f"attention {full:.2f} on {asked['windows']} windows of topics set aside from the training text; fits on "
         f"{asked['fit_windows']} windows, {asked['fit_steps']} steps a round, the trainer for {asked['trainer_steps']} "
-        "steps of one window. Minutes are of one thread, beside another process; the loss is paired by window, ± its "
-        f"standard error (`{record['command']}`).\n\n" + table(head, rows)
+        f"steps of one window. {len(by_name)} of {record['planned']} recipes were run, on {threads} thread"
+        f"{'s' if threads > 1 else ''}" + (f"; {record['remark']}" if "remark" in record else "") + ". The loss is "
+        "paired by window, ± its standard error; compare it at equal pairs "
+        f"(`{record['command']}`).\n\n" + table(head, rows)
     )
 
 
