@@ -34,11 +34,12 @@ def make_adapter(model: Any, config: FocusConfig, backend: str, seed: int) -> Sh
     found = attention_layers(model)
     chosen = choose_layers(found, config)
     generator = torch.Generator().manual_seed(seed)
-    hidden_size = model.config.get_text_config(decoder=True).hidden_size
+    text = model.config.get_text_config(decoder=True)
+    sizes = text.hidden_size, text.num_attention_heads
     routers = nn.ModuleDict()
     for one in found:
         if one.index in chosen:
-            routers[str(one.index)] = Router(hidden_size, config, one.index, generator).to(device_of(one.module))
+            routers[str(one.index)] = Router(*sizes, config, one.index, generator).to(device_of(one.module))
     dense_below = config.min_length if isinstance(config.min_length, int) else crossover(model, config, backend)
     return Shelved(config, routers.train(model.training), dense_below)
 

@@ -19,7 +19,7 @@ from .hard import attend_past, attend_token, attend_whole
 from .latent import is_latent, latent_rows
 from .layer import ATTRIBUTE, Layer
 from .masks import Layout, base_mask, make_mask_function
-from .parallel.tensor import head_group, sum_gradients
+from .parallel.tensor import head_group, of_heads_here, sum_gradients
 from .router import Routing
 from .soft import soft_attention
 
@@ -113,7 +113,7 @@ def attend(
     routed.per_token = sum_gradients(routed.per_token, spread)
     options: dict[str, Any] = {
         "scale": scale,
-        "temperature": sum_gradients(router.layer_temperature(), spread),
+        "temperature": of_heads_here(sum_gradients(router.layer_temperature(), spread), query.shape[1], module),
         "softcap": softcap,
         "sink_logits": s_aux,
     }

@@ -53,7 +53,9 @@ class FocusConfig:
         "misses); None is num_groups",
     )
     temperature: float | str | None = option(
-        None, "focal temperature: None (1), a number, 'learned' (one per layer) or 'input' (from each token's state)"
+        None,
+        "focal temperature: None (1), a number, 'learned' (one per layer), 'heads' (learned, one per query head) or "
+        "'input' (from each token's state)",
     )
     temperature_scope: str = option("distant", "pairs that feel the temperature: 'distant' or 'all'")
     temperature_min: float = option(0.25, "lower clip of a learned temperature")
@@ -137,9 +139,10 @@ class FocusConfig:
 
     def _check_temperature(self) -> None:
         if isinstance(self.temperature, str):
-            if self.temperature not in ("learned", "input"):
+            if self.temperature not in ("learned", "heads", "input"):
                 raise FocusError(
-                    f"temperature is {self.temperature!r}; choose None, a positive number, 'learned' or 'input'"
+                    f"temperature is {self.temperature!r}; choose None, a positive number, 'learned', 'heads' or "
+                    "'input'"
                 )
         elif self.temperature is not None and not _positive(self.temperature):
             raise FocusError(f"temperature is {self.temperature!r}; it must be positive (1 is the pretrained softmax)")
@@ -151,7 +154,7 @@ class FocusConfig:
         if self.temperature == "input" and self.temperature_scope != "all":
             raise FocusError(
                 "temperature='input' scales whole queries: use it with temperature_scope='all'; for distant pairs "
-                "only there is temperature='learned'"
+                "only there are temperature='learned' and 'heads'"
             )
 
     def k_of(self, layer: int) -> int:

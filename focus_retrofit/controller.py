@@ -213,7 +213,7 @@ class Focus(Adjunct):
                 temperature = None
             else:
                 value = layer.router.layer_temperature()
-                temperature = None if value is None else float(torch.as_tensor(value).detach())
+                temperature = None if value is None else float(torch.as_tensor(value).detach().mean())
             lines.append(describe(layer.index, layer.stats, self.config, temperature))
         return Report(self.mode, self.enabled, self.dense_below, lines)
 

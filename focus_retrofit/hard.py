@@ -139,13 +139,18 @@ def attend_token(layer: Layer, cache: FocusLayer, hidden: Tensor, query: Tensor,
     if tokens.count != router.top_k:
         return None  # the general way says what is wrong
     temperature = router.layer_temperature()
+    if isinstance(temperature, Tensor):
+        if len(temperature) != query.shape[1]:
+            return None  # heads are spread over processes
+    elif temperature == 1:
+        temperature = None
     out = attend_next(
         query,
         buckets,
         *cache.chunk,
         tokens.groups(hidden),
         scale=scale,
-        temperature=None if temperature == 1 else temperature,
+        temperature=temperature,
         temperature_scope=focus.config.temperature_scope,
     )
     if out is None:

@@ -30,7 +30,14 @@ class Routing:
 class Router(Adjunct):
     """Scores tokens against a layer's centroids, in fp32 whatever the model computes in."""
 
-    def __init__(self, hidden_size: int, config: FocusConfig, layer: int, generator: torch.Generator | None = None):
+    def __init__(
+        self,
+        hidden_size: int,
+        heads: int,
+        config: FocusConfig,
+        layer: int,
+        generator: torch.Generator | None = None,
+    ):
         super().__init__()
         self.config, self.layer = config, layer
         self.fitting, self.fitted = False, 0  # whether potentials are being fitted, and on how many batches they were
@@ -42,6 +49,8 @@ class Router(Adjunct):
         self.register_buffer("potentials", torch.zeros(config.num_groups))
         if config.temperature == "learned":
             self.temperature = nn.Parameter(torch.ones(()))
+        elif config.temperature == "heads":
+            self.temperature = nn.Parameter(torch.ones(heads))
         elif config.temperature == "input":
             self.temperature = nn.Parameter(torch.zeros(hidden_size))
 
@@ -121,8 +130,11 @@ class Router(Adjunct):
         return logits.detach().topk(self.top_k, dim=-1).indices
 
     def layer_temperature(self) -> float | Tensor | None:
-        """The layer's temperature, clipped; None is exactly 1. For 'input' see `token_temperature`."""
+        """The layer's temperature, or those of its query heads [Hq], clipped; None is exactly 1. For 'input' see
+        `token_temperature`."""
         config = self.config
+        if config.temperature == "heads":
+            return self.temperature.float().clamp(config.temperature_min, config.temperature_max)
         if config.temperature == "learned":
             if not torch.is_grad_enabled():
                 return min(max(float(self.temperature), config.temperature_min), config.temperature_max)

@@ -46,6 +46,9 @@ def soft_attention(
     distant = ((distance > config.window) & focused)[:, None, None]
     gated = distant & (positions >= config.sinks)[:, None, None, None, :]
     if temperature is not None:
+        temperature = torch.as_tensor(temperature, dtype=high, device=query.device)
+        if temperature.dim():  # of each head
+            temperature = temperature.reshape(key.shape[1], -1, 1, 1)
         where = distant if config.temperature_scope == "distant" else focused[:, None, None]
         scores = torch.where(where, scores / temperature, scores)
     if per_token is not None:

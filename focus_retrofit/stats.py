@@ -77,7 +77,7 @@ class LayerReport:
     decode_density: float | None = None
     shares: list[float] = field(default_factory=list)
     confidence: float | None = None
-    temperature: float | None = None
+    temperature: float | None = None  # the mean over heads, where they have their own
 
 
 @dataclass(frozen=True)

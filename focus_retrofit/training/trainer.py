@@ -23,7 +23,7 @@ from .health import group_health
 from .objectives import Objective
 
 STATE = "trainer_state.json"
-TEMPERATURE_RATE = 10  # of routers' learning rate: one number per layer, of which tenths matter
+TEMPERATURE_RATE = 10  # of routers' learning rate: few numbers, of which tenths matter
 
 
 class FocusTrainer(Trainer):
@@ -98,8 +98,11 @@ class FocusTrainer(Trainer):
         """As the Trainer's, with rates of their own for routers, where `router_lr` is given, and for temperatures."""
         optimizer = super().create_optimizer(*args, **options)
         rate = self.args.learning_rate if self.router_lr is None else self.router_lr
-        single = {id(p) for p in self.focus.parameters() if p.dim() == 0}  # learned temperatures
-        rates = {id(p): rate * (TEMPERATURE_RATE if id(p) in single else 1) for p in self.focus.parameters()}
+        alone = self.focus.config.temperature in ("learned", "heads")  # not where one is read from a token's state
+        rates = {
+            id(p): rate * (TEMPERATURE_RATE if alone and name.endswith("temperature") else 1)
+            for name, p in self.focus.named_parameters()
+        }
         groups = []
         for group in optimizer.param_groups:
             own = [rates.get(id(p), group["lr"]) for p in group["params"]]

@@ -55,7 +55,7 @@ def cooled_scale(scale: float, temperature: float | Tensor | None) -> tuple[floa
     if temperature is None:
         return scale, None
     if isinstance(temperature, Tensor) and temperature.dim():
-        return scale, temperature.detach().reciprocal()
+        return scale, temperature.detach().double().reciprocal()  # what it multiplies may have more digits than it
     return scale / float(temperature), None
 
 
@@ -168,6 +168,6 @@ def _check_temperature(temperature: float | Tensor | None, q_heads: int, device:
     lowest, highest = (float(x) for x in torch.aminmax(temperature.detach()))
     if not (lowest > 0 and math.isfinite(highest)):
         raise FocusError(f"temperature is {lowest}; it must be a positive number (1 is the pretrained softmax)")
-    if not temperature.requires_grad and temperature.dim() == 0 and float(temperature) == 1.0:
+    if not temperature.requires_grad and lowest == highest == 1:
         return None
     return temperature.to(device)

@@ -84,14 +84,24 @@ def _title(records: dict[str, Any], groups: str) -> str:
 
 def _trained(records: dict[str, Any]) -> str:
     rows = []
-    for place, row in enumerate(next(iter(records.values()))["rows"]):
-        cells = [re.sub(r"k = \d+ to \d+", "k = 2 on average", row["method"])]
-        cells.append(_between([record["rows"][place]["distant"] for record in records.values()]))
-        for record in records.values():
-            one, full = record["rows"][place], record["rows"][0]
-            cells.append(f"{one['perplexity']:.2f} ({over(one, full)})" if place else f"{one['perplexity']:.2f}")
+    by_method = [{_shown(row["method"]): row for row in record["rows"]} for record in records.values()]
+    for method in dict.fromkeys(method for found in by_method for method in found):
+        there = [found[method] for found in by_method if method in found]
+        cells = [method, _between([row["distant"] for row in there])]
+        for found in by_method:
+            value = f"{found[method]['perplexity']:.2f}" if method in found else "-"
+            cells.append(
+                value
+                if value == "-" or method == "full attention"
+                else f"{value} ({over(found[method], found['full attention'])})"
+            )
         rows.append(cells)
     return table(" | ".join(["attention", "distant pairs", *records]), rows)
+
+
+def _shown(method: str) -> str:
+    """One name for what layers have between them, whichever layers have more."""
+    return re.sub(r"k = \d+ to \d+", "k = 2 on average", method)
 
 
 def _notes(records: dict[str, Any]) -> str:

@@ -15,7 +15,7 @@ from focus_retrofit import FocusConfig, load_adapter, retrofit
 from focus_retrofit.training import Objective
 from tests.matrix import BY_NAME, VOCABULARY
 
-CONFIG = FocusConfig(num_groups=4, top_k=2, window=8, sinks=2, temperature="learned")
+CONFIG = FocusConfig(num_groups=4, top_k=2, window=8, sinks=2, temperature="heads")
 FAMILIES = ("Llama", "Gemma2")
 
 

@@ -44,7 +44,10 @@ def dense_attention(layer, query, key, value, documents, scaling, softcap, sink_
     if config.temperature is not None:
         where = (~local if config.temperature_scope == "distant" else torch.ones_like(local)) & ~early
         t = router.layer_temperature()
-        t = router.token_temperature(hidden)[:, None, :, None] if t is None else t
+        if t is None:
+            t = router.token_temperature(hidden)[:, None, :, None]
+        else:
+            t = torch.as_tensor(t, dtype=torch.float64).reshape(-1, 1, 1)  # of the layer, or of each head
         logits = torch.where(where[:, None], logits / t, logits)
     overlap = torch.einsum("bqk,bjk->bqj", scores.softmax(-1), scores.softmax(-1)).double()
     gated = (~(local | sink | early))[:, None]

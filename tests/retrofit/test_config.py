@@ -27,7 +27,7 @@ def test_every_field_has_help():
         sinks=st.integers(0, 8),
         balance=st.sampled_from(["potentials", "sinkhorn", "softmax"]),
         gate=st.sampled_from(["log", "multiplicative"]),
-        temperature=st.sampled_from([None, 0.5, "learned"]),
+        temperature=st.sampled_from([None, 0.5, "learned", "heads"]),
         layers=st.sampled_from(["all", [0, 2], "1:,0"]),
         min_length=st.sampled_from([0, 4096, "auto"]),
     )

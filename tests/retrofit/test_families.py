@@ -113,7 +113,9 @@ def test_padding_and_neighbours_change_nothing(family, ids, side):
 
 
 def test_adapter_round_trip(family, ids, tmp_path):
-    model = retrofit(family.make(), FocusConfig(**CONFIG, temperature="learned"), seed=3)
+    model = retrofit(family.make(), FocusConfig(**CONFIG, temperature="heads"), seed=3)
+    for router in model.focus.routers.values():
+        torch.nn.init.uniform_(router.temperature, 0.5, 1.5)
     model.focus.balance(ids)
     wanted = logits_of(model, ids)
     model.focus.save_pretrained(tmp_path / "adapter")

@@ -26,7 +26,7 @@ def close(found, wanted, atol=1e-9):
 
 @pytest.mark.parametrize(
     ("temperature", "scope"),
-    [(0.6, "distant"), (0.6, "all"), ("learned", "distant"), ("learned", "all"), ("input", "all")],
+    [(t, scope) for t in (0.6, "learned", "heads") for scope in ("distant", "all")] + [("input", "all")],
 )
 @pytest.mark.parametrize("mode", ["hard", "soft"])
 def test_temperatures(temperature, scope, mode):
@@ -39,7 +39,8 @@ def test_temperatures(temperature, scope, mode):
         with torch.no_grad():
             for index in model.focus.layer_indices:
                 value = model.focus.router(index).temperature
-                value.copy_(torch.full_like(value, 0.7) if temperature == "learned" else torch.randn_like(value) / 9)
+                drawn = {"learned": torch.full_like(value, 0.7), "heads": torch.rand_like(value) + 0.5}
+                value.copy_(drawn.get(temperature, torch.randn_like(value) / 9))
     found = logits_of(model, IDS)
     close(found, expected(model, IDS), 1e-6 if temperature == "input" else 1e-9)
     cache = model.focus.new_cache()
@@ -49,7 +50,7 @@ def test_temperatures(temperature, scope, mode):
         close(torch.cat(parts, 1), found, 1e-6 if temperature == "input" else 1e-9)
 
 
-@pytest.mark.parametrize("temperature", ["learned", "input"])
+@pytest.mark.parametrize("temperature", ["learned", "heads", "input"])
 @pytest.mark.parametrize("mode", ["hard", "soft"])
 def test_temperatures_learn_within_their_clip(temperature, mode):
     options = {"temperature": temperature, "temperature_scope": "all", "temperature_min": 0.5}
@@ -60,7 +61,7 @@ def test_temperatures_learn_within_their_clip(temperature, mode):
     assert float(router.temperature.grad.abs().sum()) > 0
     with torch.no_grad():
         router.temperature.fill_(-50.0)
-    value = router.layer_temperature() if temperature == "learned" else router.token_temperature(torch.ones(1, 2, 32))
+    value = router.token_temperature(torch.ones(1, 2, 32)) if temperature == "input" else router.layer_temperature()
     assert value.min().item() == value.max().item() == 0.5
 
 

@@ -25,8 +25,8 @@ def make(**options):
     with torch.no_grad():
         for router in model.focus.routers.values():
             router.potentials.uniform_(-0.5, 0.5)
-            if options.get("temperature") == "learned":
-                router.temperature.fill_(0.6)
+            if isinstance(options.get("temperature"), str):
+                router.temperature.uniform_(0.5, 0.8)
     return model
 
 
@@ -65,7 +65,9 @@ def served(monkeypatch):
     match=st.sampled_from(["probe", "share"]),
     sinks=st.sampled_from([0, 4]),
     min_length=st.sampled_from([0, 5, 40, 70]),
-    cooling=st.sampled_from([(None, "distant"), (0.7, "distant"), (0.7, "all"), ("learned", "distant")]),
+    cooling=st.sampled_from(
+        [(None, "distant"), (0.7, "distant"), (0.7, "all"), ("learned", "distant"), ("heads", "distant")]
+    ),
     few=st.sampled_from([0, 10, 256]),
     data=st.data(),
 )

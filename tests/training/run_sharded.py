@@ -9,6 +9,7 @@ import sys
 
 import torch
 from safetensors.torch import save_file
+from torch import Tensor
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 
@@ -18,10 +19,8 @@ from focus_retrofit.training.trainer import share_gradients
 from .tiny import leave, model, windows
 
 
-def main() -> None:
-    torch.set_num_threads(1)
-    torch.distributed.init_process_group("gloo")
-    rank, ranks = torch.distributed.get_rank(), torch.distributed.get_world_size()
+def gradients(objective: str, rank: int = 0, ranks: int = 1) -> dict[str, Tensor]:
+    """Of the routers, and their potentials, after this process's share of four windows."""
     retrofitted = model().train()
     routers = set(retrofitted.focus.trainable_parameters())
     if ranks > 1:
@@ -37,10 +36,17 @@ def main() -> None:
     mine = [data[n] for n in range(4)][rank * 4 // ranks : (rank + 1) * 4 // ranks]
     batch = {name: torch.stack([example[name] for example in mine]) for name in ("input_ids", "labels")}
     items = 4 * (batch["input_ids"].shape[1] - 1) / ranks
-    Objective(sys.argv[2])(retrofitted, retrofitted.focus, batch, items).backward()
+    Objective(objective)(retrofitted, retrofitted.focus, batch, items).backward()
+    found = {name: p.grad for name, p in retrofitted.focus.named_parameters() if p.grad is not None}
+    return found | dict(retrofitted.focus.named_buffers())
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group("gloo")
+    rank = torch.distributed.get_rank()
+    found = gradients(sys.argv[2], rank, torch.distributed.get_world_size())
     if rank == 0:
-        found = {name: p.grad for name, p in retrofitted.focus.named_parameters() if p.grad is not None}
-        found |= dict(retrofitted.focus.named_buffers())
         save_file({name: x.contiguous().clone() for name, x in found.items()}, sys.argv[1])
     leave()
 

@@ -1,6 +1,7 @@
-"""A training run of the tiny model as its own process: killed on the way, or one of several.
+"""Training runs of the tiny model as their own process: killed on the way, or one of several.
 
-python -m tests.training.run_tiny OUTPUT STEPS BATCH [--die STEP] [--objective lm-hard] [--finetune]
+python -m tests.training.run_tiny OUTPUT STEPS BATCH [--die STEP] [--objective lm-hard ...] [--finetune]
+With several objectives there is a run of each, in OUTPUT/0, OUTPUT/1, ...: loading everything takes longer than a run.
 """
 
 from __future__ import annotations
@@ -36,14 +37,21 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("steps", type=int)
     parser.add_argument("batch", type=int)
     parser.add_argument("--die", type=int)
-    parser.add_argument("--objective", default="lm-hard")
+    parser.add_argument("--objective", action="append")
     parser.add_argument("--finetune", action="store_true")
     options = parser.parse_args(argv)
+    objectives = options.objective or ["lm-hard"]
+    for number, objective in enumerate(objectives):
+        run(objective, options.output / str(number) if len(objectives) > 1 else options.output, options)
+    leave()
+
+
+def run(objective: str, output: Path, options: argparse.Namespace) -> None:
     retrofitted = model()
     if options.finetune:
         retrofitted.focus.unfreeze()
     arguments = TrainingArguments(
-        str(options.output),
+        str(output),
         max_steps=options.steps,
         per_device_train_batch_size=options.batch,
         learning_rate=1e-2,
@@ -57,7 +65,7 @@ def main(argv: list[str] | None = None) -> None:
     trainer = FocusTrainer(
         retrofitted,
         arguments,
-        objective=options.objective,
+        objective=objective,
         train_dataset=windows(),
         callbacks=[Die(options.die)] if options.die else None,
     )
@@ -66,8 +74,7 @@ def main(argv: list[str] | None = None) -> None:
         tensors = dict(retrofitted.focus.tensors())
         if options.finetune:
             tensors.update({f"base.{n}": x for n, x in retrofitted.state_dict().items() if n != "lm_head.weight"})
-        save_file({n: x.contiguous().clone() for n, x in tensors.items()}, options.output / "end.safetensors")
-    leave()
+        save_file({n: x.contiguous().clone() for n, x in tensors.items()}, output / "end.safetensors")
 
 
 if __name__ == "__main__":

@@ -12,9 +12,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from . import run_tiny
+from . import run_sharded, run_tiny
 
 ROOT = Path(__file__).parents[2]
+OBJECTIVES = ["lm-hard + 0.3*balance", "mass", "lm + lm-hard + 0.1*distill"]
 
 
 def launch(*command, code=0):
@@ -39,50 +40,46 @@ def here():
     torch.set_num_threads(before)
 
 
-def apart(*arguments, code=0):
-    launch(sys.executable, "-m", "tests.training.run_tiny", *map(str, arguments), code=code)
-    return load_file(Path(arguments[0]) / "end.safetensors") if not code else {}
-
-
-def on_two(*arguments):
-    """`--multi_gpu` is how accelerate says several processes; ACCELERATE_USE_CPU makes them CPU ones, over gloo."""
+@pytest.fixture(scope="module")
+def on_two(tmp_path_factory):
+    """What two processes found for each objective, from one launch. `--multi_gpu` is how accelerate says several
+    processes; ACCELERATE_USE_CPU makes them CPU ones, over gloo."""
+    folder = tmp_path_factory.mktemp("two")
     sizes = ["--num_processes", "2", "--num_machines", "1", "--main_process_port", "0"]
     options = ["--multi_gpu", *sizes, "--mixed_precision", "no", "--dynamo_backend", "no"]
     accelerate = [sys.executable, "-m", "accelerate.commands.accelerate_cli", "launch", *options]
-    launch(*accelerate, "-m", "tests.training.run_tiny", *map(str, arguments))
-    return load_file(Path(arguments[0]) / "end.safetensors")
+    asked = [part for objective in OBJECTIVES for part in ("--objective", objective)]
+    launch(*accelerate, "-m", "tests.training.run_tiny", str(folder), "4", "2", *asked)
+    return {name: load_file(folder / str(n) / "end.safetensors") for n, name in enumerate(OBJECTIVES)}
 
 
 @pytest.mark.parametrize("more", [[], ["--finetune"]], ids=["adapter", "all weights"])
 def test_a_killed_run_resumes_exactly(here, tmp_path, more):
     straight = here(tmp_path / "straight", 7, 2, *more)
-    apart(tmp_path / "killed", 7, 2, "--die", 5, *more, code=-signal.SIGKILL)
+    killed = [str(tmp_path / "killed"), "7", "2", "--die", "5", *more]
+    launch(sys.executable, "-m", "tests.training.run_tiny", *killed, code=-signal.SIGKILL)
     names = {path.name for path in (tmp_path / "killed").iterdir()}
     assert "checkpoint-4" in names and "end.safetensors" not in names
     (tmp_path / "killed" / "checkpoint-6").mkdir()  # as a kill during a save leaves it
-    resumed = apart(tmp_path / "killed", 7, 2, *more)
+    resumed = here(tmp_path / "killed", 7, 2, *more)
     assert straight.keys() == resumed.keys()
     for name, tensor in straight.items():
         assert torch.equal(tensor, resumed[name]), name
 
 
-@pytest.mark.parametrize("objective", ["lm-hard + 0.3*balance", "mass", "lm + lm-hard + 0.1*distill"])
-def test_two_processes_are_one_with_twice_the_batch(here, tmp_path, objective):
-    one = here(tmp_path / "one", 4, 4, "--objective", objective)
-    two = on_two(tmp_path / "two", 4, 2, "--objective", objective)
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_two_processes_are_one_with_twice_the_batch(here, on_two, tmp_path, objective):
+    one, two = here(tmp_path, 4, 4, "--objective", objective), on_two[objective]
     assert one.keys() == two.keys()
     for name, tensor in one.items():
         torch.testing.assert_close(two[name], tensor, atol=1e-5, rtol=1e-4, msg=name)
 
 
-@pytest.mark.parametrize("objective", ["lm-hard + mass"])
-def test_a_sharded_base_gives_the_routers_the_same_gradients(tmp_path, objective):
-    found = []
-    for ranks in (1, 2):
-        output = tmp_path / f"{ranks}.safetensors"
-        torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
-        launch(*torchrun, "-m", "tests.training.run_sharded", str(output), objective)
-        found.append(load_file(output))
-    assert found[0].keys() == found[1].keys()
-    for name, tensor in found[0].items():
-        torch.testing.assert_close(found[1][name], tensor, atol=1e-6, rtol=1e-4, msg=name)
+def test_a_sharded_base_gives_the_routers_the_same_gradients(tmp_path):
+    objective, output = "lm-hard + mass", tmp_path / "two.safetensors"
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    launch(*torchrun, "-m", "tests.training.run_sharded", str(output), objective)
+    one, two = run_sharded.gradients(objective), load_file(output)
+    assert one.keys() == two.keys()
+    for name, tensor in one.items():
+        torch.testing.assert_close(two[name], tensor, atol=1e-6, rtol=1e-4, msg=name)
