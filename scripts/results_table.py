@@ -1,4 +1,5 @@
-"""Writes the tables of the READMEs and docs from the result files; --check says whether they are current."""
+"""Writes the tables of the READMEs and docs, and pictures beside them, from the result files; --check says whether the
+tables are current."""
 
 from __future__ import annotations
 
@@ -34,6 +35,8 @@ SECTIONS: list[tuple[str, str, Callable[[], str]]] = [
     ("docs/planning.md", "check", long.checked),
 ]
 
+PICTURES: dict[str, Callable[[], bytes]] = {"docs/images/passkey.png": quality.passkeys}
+
 
 def main() -> int:
     stale = 0
@@ -44,7 +47,11 @@ def main() -> int:
         stale += wanted != path.read_text()
         if "--check" not in sys.argv:
             write_atomically(path, wanted)
-    return stale if "--check" in sys.argv else 0
+    if "--check" in sys.argv:
+        return stale
+    for name, draw in PICTURES.items():
+        write_atomically(ROOT / name, draw())
+    return 0
 
 
 if __name__ == "__main__":

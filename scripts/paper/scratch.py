@@ -42,6 +42,7 @@ STUDY = Study(
         Claim("at k = 2 too", {"attention": "focus, k = 2"}, "same", {"attention": "full"}),
     ],
     against=lambda settings: {"attention": "full"},
+    weights=False,
 )
 
 if __name__ == "__main__":

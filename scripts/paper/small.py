@@ -43,11 +43,15 @@ RECIPES = {
 }
 
 
-def load_small(name: str, runs: Path) -> tuple[Any, Any]:
-    """(model, tokenizer) of a recipe, trained now if that was not done before."""
+def load_small(name: str, runs: Path, trained: bool = True) -> tuple[Any, Any]:
+    """(model, tokenizer) of a recipe, trained now if that was not done before; without `trained`, before training."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     recipe, folder = RECIPES[name], runs / "models" / name
+    if not trained:
+        model, tokenizer, _ = _begin(recipe)
+        model.config.name_or_path = name
+        return model.eval(), tokenizer
     facts = folder / "recipe.json"
     if not facts.is_file():
         _make(recipe, name, folder)
@@ -123,13 +127,18 @@ def optimise(model: nn.Module, windows: Any, steps: int, lr: float, batch: int, 
     return recent
 
 
-def _make(recipe: Recipe, name: str, folder: Path) -> None:
+def _begin(recipe: Recipe) -> tuple[Any, Any, list[str]]:
+    """(model with random weights, tokenizer, training text)"""
     from focus_retrofit.evaluation.texts import split
-    from focus_retrofit.training import Stream, Windows
 
     texts = first(split("source")[0], recipe.characters)
-    tokenizer = new_tokenizer(texts, recipe.vocabulary)
-    model = new_model(recipe, recipe.seed)
+    return new_model(recipe, recipe.seed), new_tokenizer(texts, recipe.vocabulary), texts
+
+
+def _make(recipe: Recipe, name: str, folder: Path) -> None:
+    from focus_retrofit.training import Stream, Windows
+
+    model, tokenizer, texts = _begin(recipe)
     windows = Windows(Stream(texts, tokenizer, recipe.length, apart=False), "source")
     optimise(model, windows, recipe.steps, recipe.lr, recipe.batch, recipe.seed, f"training {name}")
     model.save_pretrained(folder)

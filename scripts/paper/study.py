@@ -87,6 +87,7 @@ class Study:
     claims: Sequence[Claim] = ()
     against: Callable[[Settings], Settings] = field(default=lambda settings: {"method": "full"})
     model: str = "small"
+    weights: bool = True  # those of the model are used; False: its architecture and tokenizer alone
     extra: Callable[[argparse.ArgumentParser], Any] = field(default=lambda parser: None)
 
     def main(self, words: Sequence[str] | None = None) -> None:
@@ -121,7 +122,7 @@ class Study:
         from focus_retrofit.record import Record, model_facts
 
         name = self.name if options.model == self.model else f"{self.name}-{Path(options.model).name}"
-        bench = Bench(options)
+        bench = Bench(options, self.weights)
         record = Record(options.output or RESULTS / f"{name}.json", bench.asked)
         record.update(study=self.name, title=self.title, command=command, overlap=bench.overlap)
         record.update(model=model_facts(bench.model), versions=versions(), machine=machine_facts())
@@ -178,7 +179,7 @@ def split_text(text: str) -> tuple[list[str], list[str]]:
 class Bench:
     """A model, its text cut into windows that do not overlap, and routers trained on it, kept in a folder."""
 
-    def __init__(self, options: argparse.Namespace):
+    def __init__(self, options: argparse.Namespace, weights: bool = True):
         size = SIZES.get(options.model, SIZES["real"])
         if options.fast:
             parts = ("windows", "steps", "fit_windows", "fit_steps", "finetune_steps", "scratch_steps")
@@ -187,7 +188,7 @@ class Bench:
         if options.steps is not None:
             given.update(dict.fromkeys(("steps", "finetune_steps", "scratch_steps"), options.steps))
         self.size = replace(size, **{name: value for name, value in given.items() if value is not None})
-        self.options = options
+        self.options, self.weights = options, weights
         self.texts: dict[str, tuple[list[str], list[str]]] = {}
         self.cut: dict[tuple[str, int], list[Tensor]] = {}
         everything = {**vars(options), **vars(self.size)}
@@ -198,7 +199,7 @@ class Bench:
         from focus_retrofit import load_pretrained
 
         if self.options.model in RECIPES:
-            model, tokenizer = load_small(self.options.model, self.options.runs)
+            model, tokenizer = load_small(self.options.model, self.options.runs, self.weights)
         else:
             model, tokenizer = load_pretrained(self.options.model)
         return model.to(self.options.device), tokenizer

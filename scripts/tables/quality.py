@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from .markdown import ROOT, number, results, table, tokens
+from .markdown import ROOT, measured, number, results, table, tokens
 
 
 def untrained() -> str:
@@ -36,14 +36,17 @@ def comparison() -> str:
         ]
         for row in record["table"]
     ]
-    asked = record["asked"]
+    asked, config = record["asked"], record["config"]
+    shipped = results("domains")["reference, spread"]["training"]
     return (
-        f"**Against rivals**, SmolLM2-135M, {asked['windows']} windows of each text, K = 4, window 128, perplexity "
+        f"**Against rivals**, SmolLM2-135M, {asked['windows']} windows of each text, Focus with K = "
+        f"{config['num_groups']}, window {config['window']}, the others with as many pairs; perplexity "
         "with the paired change over full attention. Rivals that learn did so on the text of the first column, "
-        f"{asked['train_windows']} windows, weights for {asked['steps']} steps; the shipped adapter of Focus had 72 "
-        "windows and 130 steps of it, and its recipe was chosen on held-out windows of that text, which flatters it "
-        "there. Speed is that of whole passes over these windows, in turn; a method that is only "
-        "a mask has none. *Choosing* is what the choice of keys costs beside the pairs, as a share of full attention. "
+        f"{asked['train_windows']} windows, weights for {asked['steps']} steps; the shipped adapter of Focus had "
+        f"{shipped['fit_windows'] + shipped['spread_windows']} windows and {shipped['steps']} steps of it, and its "
+        "recipe was chosen on held-out windows of that text, which flatters it there. Speed is that of whole passes "
+        "over these windows, in turn; a method that is only a mask has none. *Choosing* is what the choice of keys "
+        "costs beside the pairs, as a share of full attention. "
         f"[What they are](evaluation.md#methods); `{record['command']}`.\n\n"
         + table(" | ".join(["method", "distant pairs", "all pairs", "choosing", "speed", "learned", *titles]), rows)
         + "\n![perplexity by pairs and by speed](images/compare.png)\n"
@@ -71,25 +74,41 @@ def benchmarks() -> str:
     )
 
 
+FAR = ("retrieval", "retrieval-long", "retrieval-copying")  # files
+
+
 def retrieval() -> str:
     """What is found far back."""
-    record = results("retrieval")
-    rows = []
-    for row in record["rows"]:
-        low, high = row["interval"]
-        over = row["over_full"]
-        change = "-" if over is None else f"{over['nll']:+.2f} ± {over['nll_error']:.2f}"
-        found = f"{row['accuracy']:.0%} ({low:.0%} to {high:.0%})"
-        rows.append([row["task"], row["method"], f"{row['density']:.0%}", found, f"{row['nll']:.2f}", change])
-    asked = record["asked"]
-    lengths, depths = (", ".join(f"{x:,}" for x in asked[name]) for name in ("lengths", "depths"))
+    rows, said = [], []
+    for record in (results(name) for name in FAR if measured(name)):
+        asked = record["asked"]
+        lengths = ", ".join(f"{x:,}" for x in asked["lengths"])
+        for row in record["rows"]:
+            low, high = row["interval"]
+            over = row["over_full"]
+            change = "-" if over is None else f"{over['nll']:+.2f} ± {over['nll_error']:.2f}"
+            score = f"{row['accuracy']:.0%} ({low:.0%} to {high:.0%})"
+            first = [row["task"], lengths, row["method"], str(row["items"]), f"{row['density']:.0%}"]
+            rows.append([*first, score, f"{row['nll']:.2f}", change])
+        said.append(f"`{record['command']}`")
     return (
-        f"**Retrieval**, SmolLM2-135M with the shipped adapter, {lengths} tokens, depths {depths}, {asked['items']} "
-        "items each, the same for all; *found* with a 95 % interval, negative log-likelihood of the answer with the "
-        f"paired change. `{record['command']}`.\n\n"
-        + table("task | attention | all pairs | found | nll | over full", rows)
+        "**Far back**, SmolLM2-135M with the shipped adapter, the same items for all, evenly over lengths and depths; "
+        "*score* with a 95 % interval (what is right, of `copy` the share of tokens), negative log-likelihood of the "
+        f"answer with the paired change. [What is asked](evaluation-long.md). {'; '.join(said)}.\n\n"
+        + table("task | tokens | attention | items | all pairs | score | nll | over full", rows)
         + "\n![passkeys found, by depth and length](images/passkey.png)\n"
     )
+
+
+def passkeys() -> bytes:
+    """Passkeys by depth and length, of all files, for the methods that were asked at every length."""
+    from focus_retrofit.report.plot_retrieval import draw_retrieval
+
+    cells = [cell for name in FAR if measured(name) for cell in results(name)["cells"].values()]
+    cells = [cell for cell in cells if cell["task"] == "passkey"]
+    lengths = {cell["length"] for cell in cells}
+    asked = {m: {c["length"] for c in cells if c["method"] == m} for m in (cell["method"] for cell in cells)}
+    return draw_retrieval([cell for cell in cells if asked[cell["method"]] == lengths], "passkey")
 
 
 def positions() -> str:
