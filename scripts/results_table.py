@@ -35,7 +35,10 @@ SECTIONS: list[tuple[str, str, Callable[[], str]]] = [
     ("docs/planning.md", "check", long.checked),
 ]
 
-PICTURES: dict[str, Callable[[], bytes]] = {"docs/images/passkey.png": quality.passkeys}
+PICTURES: dict[str, Callable[[], bytes]] = {
+    "docs/images/compare.png": quality.pareto,
+    "docs/images/passkey.png": quality.passkeys,
+}
 
 
 def main() -> int:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+from typing import Any
 
 from .markdown import ROOT, measured, number, results, table, tokens
 
@@ -21,9 +23,26 @@ def untrained() -> str:
     )
 
 
+def against_rivals() -> dict[str, Any]:
+    """The comparison's record, with the rows of Focus from a run of its own, with the adapter that comes along now, on
+    the same windows, which full attention's losses show."""
+    record, own = results("compare"), results("compare-focus")
+    for title, part in record["perplexity"].items():
+        before, now = part["rows"], own["perplexity"][title]["rows"]
+        if any(abs(a - b) > 1e-3 for a, b in zip(before[0]["losses"], now[0]["losses"], strict=True)):
+            raise SystemExit(f"results/compare.json and results/compare-focus.json differ in {title}: run both again")
+        part["rows"] = _of_now(before, now)
+    return {**record, "table": _of_now(record["table"], own["table"]), "own": own}
+
+
+def _of_now(before: list[dict[str, Any]], now: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    full, *rest = before
+    return [full, *(r for r in now if r["kind"] == "focus"), *(r for r in rest if r["kind"] != "focus")]
+
+
 def comparison() -> str:
     """Focus beside its rivals."""
-    record = results("compare")
+    record = against_rivals()
     titles = list(record["perplexity"])
     rows = [
         [
@@ -36,7 +55,7 @@ def comparison() -> str:
         ]
         for row in record["table"]
     ]
-    asked, config = record["asked"], record["config"]
+    asked, config = record["asked"], record["own"]["config"]
     shipped = results("domains")["reference, spread"]["training"]
     return (
         f"**Against rivals**, SmolLM2-135M, {asked['windows']} windows of each text, Focus with K = "
@@ -47,7 +66,8 @@ def comparison() -> str:
         "recipe was chosen on held-out windows of that text, which flatters it there. Speed is that of whole passes "
         "over these windows, in turn; a method that is only a mask has none. *Choosing* is what the choice of keys "
         "costs beside the pairs, as a share of full attention. "
-        f"[What they are](evaluation.md#methods); `{record['command']}`.\n\n"
+        f"[What they are](evaluation.md#methods); `{record['command']}` for the rivals, `{record['own']['command']}` "
+        "for Focus on the same windows, each speed over full attention's of its own run.\n\n"
         + table(" | ".join(["method", "distant pairs", "all pairs", "choosing", "speed", "learned", *titles]), rows)
         + "\n![perplexity by pairs and by speed](images/compare.png)\n"
     )
@@ -72,6 +92,16 @@ def benchmarks() -> str:
         f"{checked} answers). {commands}.\n\n"
         + table("task, examples | attention | tokens | beyond | score | over full | lost / gained / changed", rows)
     )
+
+
+def pareto() -> bytes:
+    """Every method by pairs and by speed, on the first text."""
+    from focus_retrofit.report.plot_quality import draw
+
+    drawn = io.BytesIO()
+    rows = next(iter(against_rivals()["perplexity"].values()))["rows"]
+    draw(rows, narrow=False, many=True).savefig(drawn, format="png", dpi=150)
+    return drawn.getvalue()
 
 
 FAR = ("retrieval", "retrieval-long", "retrieval-copying")  # files
