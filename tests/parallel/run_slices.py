@@ -48,6 +48,7 @@ CASES = {
     "temperature": Case(options={"temperature": 0.6, "min_length": 30}, generates=True),
     "temperature everywhere": Case(options={"temperature": 0.7, "temperature_scope": "all", "min_length": 70}),
     "temperature by input": Case(options={"temperature": "input", "temperature_scope": "all", "min_length": 20}),
+    "temperature by head": Case(options={"temperature": "heads", "min_length": 30}, generates=True),
     "some layers dense": Case(options={"layers": [1]}, generates=True),
     "GPT-2": Case("GPT2", generates=True),
     "softcap and windows": Case("Gemma2", generates=True),
@@ -69,9 +70,11 @@ def make(case, dtype=torch.float64):
             router.potentials[2] = 1e4
         elif case.groups == "empty":
             router.potentials[1:4] = -1e4
-        if config.temperature == "input":
-            with torch.no_grad():
+        with torch.no_grad():
+            if config.temperature == "input":
                 router.temperature.normal_(0, 0.3, generator=generator)
+            elif config.temperature == "heads":
+                router.temperature.uniform_(0.5, 1.5, generator=generator)
     return model, ids
 
 
