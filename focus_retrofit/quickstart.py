@@ -114,6 +114,7 @@ class Quickstart:
             fit_windows=size.fit_windows,
             fit_steps=size.fit_steps,
             fit_starts=4,
+            fit_trust=0.0,  # more of it would read each window twice
             steps=0,
         )
         found = train(self.model, self.tokenizer, self.training, self.output / "training", config=config)

@@ -24,7 +24,7 @@ from focus_retrofit.record import Record
 from focus_retrofit.training import Stream, TrainConfig, Windows, train
 
 STEPS = 30
-NOTHING = {"warm_start": False, "fit": "none", "steps": 0}
+NOTHING = {"warm_start": False, "fit": "none", "fit_rounds": 2, "fit_trust": 0.0, "steps": 0}
 LM_HARD, DISTILL = "lm-hard + 0.3*balance", "distill + 0.3*balance"
 RANDOM = "random groups, no router"
 RECIPES: dict[str, dict[str, Any]] = {

@@ -53,10 +53,10 @@ class TrainConfig:
         "fit routers layer by layer to weights of pairs: 'gain' (what predictions win by a pair), "
         "'sensitivity' (of the loss to it), 'mass' (of attention), or 'none'",
     )
-    fit_windows: int = option(88, "windows of text to fit on, all rounds together; each is read once a round at most")
-    fit_rounds: int = option(2, "times that routers are fitted, to text read with those of the round before ('gain')")
+    fit_windows: int = option(100, "windows of text to fit on, all rounds together; each is read once a round at most")
+    fit_rounds: int = option(1, "times that routers are fitted, to text read with those of the round before ('gain')")
     fit_trust: float = option(
-        0.0,
+        0.4,
         "share of the base model's predictions in what 'gain' takes for right, beside the text's own next tokens: more "
         "of it learns less of what is peculiar to this text, and less of its chance",
     )
@@ -73,7 +73,7 @@ class TrainConfig:
     objective: str = option(
         "lm-hard + 0.3*balance", "what the trainer minimises: a sum of 'lm', 'lm-hard', 'mass', 'distill', 'balance'"
     )
-    steps: int = option(90, "steps of the trainer; 0 leaves it out")
+    steps: int = option(40, "steps of the trainer; 0 leaves it out")
     lr: float = option(7e-4, "learning rate of routers; ten times it for learned temperatures")
     finetune_steps: int = option(0, "steps that train all weights afterwards (two-phase fine-tuning)")
     finetune_lr: float = option(2e-5, "learning rate of the base model's weights, wherever they train")

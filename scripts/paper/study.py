@@ -261,8 +261,9 @@ class Bench:
 
         size = self.size
         common = {name: getattr(size, name) for name in ("length", "steps", "fit_windows", "fit_steps")}
+        fit = {"fit_rounds": 2, "fit_trust": 0.0}  # as all studies so far were run
         rest = {"batch_size": size.batch, "documents": "joined", "eval_every": 0, "seed": seed}
-        return TrainConfig(**{**common, **rest, **changes})
+        return TrainConfig(**{**common, **fit, **rest, **changes})
 
     @contextmanager
     def untrained(self, seed: int = 0, **focus: Any) -> Iterator[Any]:

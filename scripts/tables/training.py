@@ -22,13 +22,19 @@ def _note(name: str, record: dict[str, Any]) -> str:
     """How a table's column came about."""
     groups = record["stages"]["prepare"].get("groups")
     return (
-        f"{name}: {record['training']['minutes']:.0f} minutes of training on 2 cores, {record['windows']} held-out "
+        f"{name}: {record['training']['minutes']:.0f} minutes of training on {_threads(record)}, "
+        f"{record['windows']} held-out "
         f"windows, standard error of full attention's perplexity {record['rows'][0]['standard_error']:.2f}, largest "
         f"group {_largest({name: record}):.0%}, change of a past logit by the future {record['leak']:g} "
         f"(`{record['command']}`)"
         + (f"; groups by layer: {_runs(groups)}" if groups else "")
         + (f"; {record['remark']}" if "remark" in record else "")
     )
+
+
+def _threads(record: dict[str, Any]) -> str:
+    """Of records that do not say, two."""
+    return "one core" if record.get("threads") == 1 else f"{record.get('threads', 2)} cores"
 
 
 def _runs(groups: list[int]) -> str:
@@ -48,13 +54,22 @@ def trained() -> str:
     records = _parts(spread=True)
     minutes = [record["training"]["minutes"] for record in records.values()]
     first = next(iter(records.values()))
+    even = _parts(spread=False)["reference"]
+    rows = {row["method"]: row for row in even["rows"]}
+    later = (
+        f"k = {k}: {rows[name]['perplexity']:.2f} ({over(rows[name], rows['full attention'])}) at "
+        f"{rows[name]['distant']:.0%} of the distant pairs"
+        for k, name in ((1, "trained router, k = 1"), (2, "trained router, k = 2"))
+    )
     return (
         f"{_title(records, SPREAD_GROUPS)}\n\n{_trained(records)}\n"
         f"Each text has an adapter of its own, trained for {min(minutes):.0f} to {max(minutes):.0f} minutes on 2 cores "
         f"(`{first['command']}`); the reference's comes along. Largest group of any layer {_largest(records):.0%}; "
         f"change of a past logit by the future {max(record['leak'] for record in records.values()):g}. How each was "
         "trained and chosen, standard errors, K = 4, and each adapter on the others' text: "
-        "[docs/results.md](docs/results.md).\n"
+        "[docs/results.md](docs/results.md).\n\n"
+        f"**The recipe since then**, the default now, on the reference, K = 4, a temperature for each query head, "
+        f"{even['training']['minutes']:.0f} minutes of {_threads(even)}: {'; '.join(later)} (`{even['command']}`).\n"
     )
 
 
