@@ -30,8 +30,8 @@ from focus_retrofit.files import write_atomically
 from focus_retrofit.training import Stream, TrainConfig, Windows, train
 
 CONFIG = {"num_groups": 4, "top_k": 1, "window": 128, "sinks": 4, "temperature": "heads"}
-SPREAD = {**CONFIG, "num_groups": 8, "top_k": 2, "temperature": "learned"}
-BEFORE = {"fit_windows": 72, "fit_rounds": 2, "fit_trust": 0.0, "steps": 70}  # as all that are spread were trained
+SPREAD = {**CONFIG, "num_groups": 8, "top_k": 2}
+BEFORE = {"fit_windows": 72, "fit_rounds": 2, "fit_trust": 0.0, "steps": 70}  # and a temperature for each layer
 SPREAD_PART = ", spread"  # ends the names of their parts
 ADAPTER = "smollm2-135m-python-reference"  # comes with the package
 RUNS, RESULTS = Path("runs/domains"), Path("results/domains.json")
@@ -96,13 +96,16 @@ def run(domain: str, options: argparse.Namespace) -> None:
     model, tokenizer = load_pretrained("smollm2-135m")
     training = Windows(Stream(split(domain)[0], tokenizer, TOKENS, apart=False), domain)
     held = held_out_windows(domain, tokenizer, options.windows)
-    chosen = {**(BEFORE if options.spread else {}), **json.loads(options.train)}
+    chosen = {**(BEFORE if options.before else {}), **json.loads(options.train)}
     if options.trust is not None:
         chosen["fit_trust"] = options.trust
     config = TrainConfig(documents="joined", eval_every=0, **chosen)
-    retrofit(model, FocusConfig(**(SPREAD if options.spread else CONFIG)))
+    focus = FocusConfig(**(SPREAD if options.spread else CONFIG))
+    retrofit(model, replace(focus, temperature="learned") if options.before else focus)
     part = domain + (f", trust {options.trust:g}" if options.trust is not None else "") + SPREAD_PART * options.spread
+    torch.set_float32_matmul_precision(options.matmul)
     found = train(model, tokenizer, training, RUNS / part, config=config)
+    torch.set_float32_matmul_precision("highest")
     model.eval()
     leaked = leak(model, held[0])
     rows = compared(model, held, torch.stack([training[n]["input_ids"] for n in range(4)]))
@@ -112,7 +115,7 @@ def run(domain: str, options: argparse.Namespace) -> None:
         "tokens": TOKENS,
         "windows": len(held),
         "overlap": overlap(*split(domain)),
-        "training": {"windows": len(training), "minutes": found["minutes"], **vars(config)},
+        "training": {"windows": len(training), "minutes": found["minutes"], "matmul": options.matmul, **vars(config)},
         "threads": torch.get_num_threads(),
         "stages": found["stages"],
         "parameters": found["parameters"],
@@ -165,9 +168,16 @@ def main() -> None:
     parser.add_argument(
         "--spread", action="store_true", help="K = 8, k = 2 on average, by layer, in place of K = 4, k = 1"
     )
+    parser.add_argument("--before", action="store_true", help="the recipe before the default of today")
     parser.add_argument("--trust", type=float, help="fit_trust of the training options; names the part")
     parser.add_argument("--ship", action="store_true", help="put the reference's adapter, spread, into the package")
     parser.add_argument("--windows", type=int, default=8, help="held-out windows to evaluate on")
+    parser.add_argument(
+        "--matmul",
+        choices=("highest", "high", "medium"),
+        default="highest",
+        help="torch's float32 matmul precision in training; 'medium' is several times faster where a CPU has AMX",
+    )
     parser.add_argument("--train", default="{}", help="training options as JSON, where they differ from the defaults")
     options = parser.parse_args()
     wrong = [name for name in options.domains if name not in (*TEXTS, MIXED)]

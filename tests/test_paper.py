@@ -12,6 +12,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from focus_kernels import FocusError
+
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "scripts" / "paper"))
 
@@ -131,21 +133,24 @@ def test_benchmarks_are_of_what_was_trained(place, monkeypatch):
     """The hook is called with the weights of the cell: the base's for centroids, changed ones for LoRA."""
     pytest.importorskip("peft", reason="pip install peft")
     lora = import_module("lora")
-    words = ["--model", "tiny", "--runs", str(place / "runs"), "--benchmarks", "one", "--limit", "3"]
+    words = ["--model", "tiny", "--runs", str(place / "runs"), "--benchmarks", "truthfulqa_mc1", "--limit", "3"]
     bench = study.Bench(lora.STUDY.parse(words))
     ids, seen = bench.held()[0][None, :8], []  # within the window: routing changes nothing here
 
     def run_tasks(model, tokenizer, methods, tasks, limit):
         with torch.inference_mode():
             seen.append(model(ids).logits)
-        return [{"task": task, "value": 0.5, "standard_error": 0.1, "items": limit, "metric": "acc"} for task in tasks]
+        row = {"value": 2 / 3, "standard_error": 0.1, "items": limit, "metric": "acc", "values": [1.0, 1.0, 0.0]}
+        return [{"task": f"focus_{task}", **row} for task in tasks]
 
     monkeypatch.setitem(sys.modules, "focus_retrofit.evaluation.harness", SimpleNamespace(run_tasks=run_tasks))
     focus = lora.measure(bench, {"method": "focus", "seed": 0})
     lora.measure(bench, {"budget": "equal", "rate": 2e-3, "seed": 0})
     with torch.inference_mode():
         base = bench.model(ids).logits
-    assert focus["benchmarks"]["one"] == {"value": 0.5, "standard_error": 0.1, "items": 3, "metric": "acc"}
+    rounded = {"value": 2 / 3, "standard_error": 0.1, "items": 3, "metric": "acc"}
+    assert focus["benchmarks"] == {"focus_truthfulqa_mc1": rounded}
+    assert summary.samples(focus, "truthfulqa_mc1") == [1.0, 1.0, 0.0]
     torch.testing.assert_close(seen[0], base)
     assert (seen[1] - base).abs().max() > 1e-4
 
@@ -215,6 +220,24 @@ def made_record(better):
         "cells": {str(n): x for n, x in enumerate(cells)},
         "summary": summary.summarise(cells, lambda settings: {"method": "full"}),
     }
+
+
+def test_budgets_can_be_chosen():
+    lora = import_module("lora")
+    bench = study.Bench(lora.STUDY.parse(["--model", "tiny", "--budgets", "equal"]))
+    assert {settings.get("budget") for settings in lora.cells(bench)} == {None, "equal"}
+    bench.options.budgets = "double"
+    with pytest.raises(FocusError, match=r"no budget 'double'; there are: .*equal"):
+        lora.cells(bench)
+
+
+def test_a_claim_of_what_was_not_measured_is_left_out():
+    claim = summary.Claim("it keeps", {"method": "focus"}, "same", {"method": "full"}, "truthfulqa_mc1")
+    record = made_record(True)
+    assert page.judge(record, claim) is None
+    for x in record["cells"].values():
+        x["truthfulqa_mc1"], x["truthfulqa_mc1_by_window"] = 0.5, [1.0, 0.0]
+    assert page.judge(record, claim)[0].startswith("agrees")
 
 
 @pytest.mark.parametrize("better", [True, False])

@@ -2,7 +2,8 @@
 trained on, and what it loses elsewhere. Every cell reads as many windows as the routers did.
 
 python scripts/paper/lora.py                                            the small model, on text that is new to it
-python scripts/paper/lora.py --model smollm2-135m --benchmarks focus_piqa,focus_arc_easy --limit 100
+python scripts/paper/lora.py --model smollm2-135m --adapter smollm2-135m-mixed --budgets equal --fast \
+    --benchmarks focus_truthfulqa_mc1 --limit 100                       alignment
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from typing import Any
 from study import Bench, Study
 from summary import Claim, Settings
 
+from focus_kernels.errors import FocusError
+
 BUDGETS = {"half": 0.5, "equal": 1.0, "four times": 4.0}  # times the routers' parameters
 RATES = (1e-4, 5e-4, 2e-3)
 
@@ -22,8 +25,16 @@ def cells(bench: Bench) -> list[Settings]:
     found: list[Settings] = [{"method": "full"}]
     for seed in bench.seeds:
         found += [{"method": method, "seed": seed} for method in ("focus", "focus:2")]
-        found += [{"budget": budget, "rate": rate, "seed": seed} for budget in BUDGETS for rate in RATES]
+        found += [{"budget": budget, "rate": rate, "seed": seed} for budget in budgets(bench) for rate in RATES]
     return found
+
+
+def budgets(bench: Bench) -> list[str]:
+    given = (bench.options.budgets or ",".join(BUDGETS)).split(",")
+    unknown = [name for name in given if name not in BUDGETS]
+    if unknown:
+        raise FocusError(f"no budget {unknown[0]!r}; there are: {', '.join(BUDGETS)}")
+    return given
 
 
 def measure(bench: Bench, settings: Settings) -> dict[str, Any]:
@@ -67,16 +78,21 @@ def beside(bench: Bench, model: Any, method: str) -> dict[str, Any]:
         rows = run_tasks(model, bench.tokenizer, parse_methods(method), tasks, limit=limit)
         parts = ("value", "standard_error", "items", "metric")
         found["benchmarks"] = {row["task"]: {name: row[name] for name in parts} for row in rows}
+        for row in rows:
+            task = row["task"].removeprefix("focus_")
+            found |= {task: row["value"], f"{task}_by_window": row["values"]}
     return found
 
 
 def add_texts(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(text="reference")
     parser.add_argument("--elsewhere", default="source", help="text that is not trained on")
+    parser.add_argument("--budgets", help=f"of {', '.join(BUDGETS)}, times the routers' parameters; by default all")
     parser.add_argument("--benchmarks", help="tasks of focus_retrofit.evaluation.harness, for every cell")
     parser.add_argument("--limit", type=int, help="items of a benchmark")
 
 
+TRUTH = "truthfulqa_mc1"
 EQUAL: Settings = {"budget": "equal", "rate": 5e-4}
 STUDY = Study(
     "lora",
@@ -91,6 +107,10 @@ STUDY = Study(
         Claim("centroids lose nothing elsewhere", {"method": "focus"}, "same", {"method": "full"}, "elsewhere"),
         Claim("LoRA loses more at a higher rate", {"budget": "equal", "rate": RATES[-1]}, "more",
               {"budget": "equal", "rate": RATES[0]}, "elsewhere"),
+        Claim("centroids keep TruthfulQA", {"method": "focus"}, "same", {"method": "full"}, TRUTH),
+        Claim("LoRA at a low rate keeps it", {"budget": "equal", "rate": RATES[0]}, "same", {"method": "full"}, TRUTH),
+        Claim("LoRA at a high rate loses it", {"budget": "equal", "rate": RATES[-1]}, "less", {"method": "full"},
+              TRUTH),
     ],
     extra=add_texts,
 )  # fmt: skip

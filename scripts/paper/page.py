@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from study import RESULTS, Study
-from summary import Claim, difference, of_settings, samples
+from summary import Claim, difference, measured, of_settings, samples
 
 from focus_kernels.files import write_atomically
 
@@ -47,6 +47,7 @@ COLUMNS = {  # heading -> value in a summary's row, or None
     "adjusted information": lambda row: f"{row['adjusted_information']:.3f}" if "adjusted_information" in row else None,
     "purity": lambda row: f"{row['purity']:.2f}" if "purity" in row else None,
     "perplexity elsewhere": lambda row: f"{math.exp(row['elsewhere']):.2f}" if "elsewhere" in row else None,
+    "TruthfulQA MC1": lambda row: f"{row['truthfulqa_mc1']:.1%}" if "truthfulqa_mc1" in row else None,
     "all pairs": lambda row: f"{row['density']:.0%}" if "density" in row else None,
     "distant pairs": lambda row: f"{row['distant']:.0%}" if "distant" in row else None,
     "largest group": lambda row: f"{row['largest_group']:.0%}" if "largest_group" in row else None,
@@ -99,6 +100,9 @@ def ours(study: Study, record: dict[str, Any]) -> str:
         f"`{asked['text']}`, {counted} windows of {asked['length']} tokens, window {asked['window']}; "
         f"`{record['command']}`."
     )
+    asked_for = cells[0].get("benchmarks", {})
+    if asked_for:
+        head += " Benchmarks: " + ", ".join(f"{x['items']} items of {task}" for task, x in asked_for.items()) + "."
     if "remark" in record:
         head += f" *{record['remark']}*"
     if len(cells) < record["planned"]:
@@ -126,15 +130,15 @@ def name_of(settings: dict[str, Any]) -> str:
 
 
 def judge(record: dict[str, Any], claim: Claim) -> tuple[str, str] | None:
-    """(verdict, our difference) of a claim, None where its cells were not run."""
+    """(verdict, our difference) of a claim, None where its cells were not run, or not asked for what it measures."""
     cells = list(record["cells"].values())
     a, b = (of_settings(cells, wanted) for wanted in (claim.a, claim.b))
-    if not a or not b:
+    if not (a and b and all(measured(cell, claim.measure) for cell in (*a, *b))):
         return None
     found = difference(a, b, claim.measure)
     logarithm = claim.measure in ("perplexity", "elsewhere")
     scale = math.expm1 if logarithm else float
-    form = "+.1%" if logarithm or claim.measure == "largest_group" else "+.3f"
+    form = "+.1%" if logarithm or claim.measure in ("largest_group", "truthfulqa_mc1") else "+.3f"
     ends = None if found.half is None else [scale(found.mean - found.half), scale(found.mean + found.half)]
     measure = {"elsewhere": "perplexity elsewhere"}.get(claim.measure, claim.measure.replace("_", " "))
     return found.verdict(

@@ -25,7 +25,7 @@ from focus_kernels.errors import FocusError
 if TYPE_CHECKING:
     from torch import Tensor
 
-LISTS = ("seeds", "methods", "lengths")  # options that add cells, and change none
+LISTS = ("seeds", "methods", "lengths", "budgets")  # options that add cells, and change none
 RESULTS = Path(__file__).parents[2] / "results" / "paper"
 
 
@@ -168,10 +168,10 @@ def groups_per_query(model: Any, part: str) -> int:
 @cache
 def split_text(text: str) -> tuple[list[str], list[str]]:
     """(training, held-out) documents of a text by name, of files, or of a dataset."""
-    from focus_retrofit.evaluation.texts import TEXTS, split
+    from focus_retrofit.evaluation.texts import TEXTS, comes_along, split
     from focus_retrofit.training import load_texts
 
-    if text not in TEXTS:
+    if not comes_along(text):
         TEXTS[text] = lambda: list(load_texts(text))
     return split(text)
 

@@ -9,7 +9,9 @@ from statistics import fmean, stdev
 from typing import Any, Literal
 
 Settings = dict[str, Any]
-MEANS = ("density", "distant", "largest_group", "elsewhere", "adjusted_information", "purity", "parameters")
+MEANS = (
+    "density", "distant", "largest_group", "elsewhere", "adjusted_information", "purity", "parameters", "truthfulqa_mc1"
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,10 @@ def half_width(values: Sequence[float]) -> float | None:
     from scipy.stats import t  # type: ignore[import-untyped]
 
     return float(t.ppf(0.975, len(values) - 1)) * stdev(values) / math.sqrt(len(values))
+
+
+def measured(cell: dict[str, Any], measure: str) -> bool:
+    return ("losses" if measure == "perplexity" else measure) in cell
 
 
 def samples(cell: dict[str, Any], measure: str) -> list[float]:
