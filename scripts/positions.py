@@ -124,7 +124,7 @@ def curves_of(cells: dict[str, Any], rows: list[dict[str, Any]], texts: int, len
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", default="smollm2-135m")
-    parser.add_argument("--adapter", default="smollm2-135m-python-reference", help="'none': untrained, K = 8, balanced")
+    parser.add_argument("--adapter", default="smollm2-135m-mixed", help="'none': untrained, K = 8, balanced")
     parser.add_argument("--text", default="books", choices=TEXTS)
     parser.add_argument("--length", type=int, default=16384, help="tokens of a text")
     parser.add_argument("--windows", type=int, default=1, help="texts, each from a document of its own")

@@ -9,7 +9,7 @@ import click
 from ..config import FocusConfig
 from .options import chosen
 
-SHIPPED_FOR = {"smollm2-135m": "smollm2-135m-python-reference"}
+SHIPPED_FOR = {"smollm2-135m": "smollm2-135m-mixed"}
 SAMPLE = 2048  # tokens of a window to balance untrained routers on
 
 

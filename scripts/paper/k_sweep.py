@@ -1,7 +1,7 @@
 """How many groups a query looks into, by both rules of matching, beside random groups at the same density. In quarters
 of all groups: what the paper calls k = 1 to 4 at K = 4.
 
-python scripts/paper/k_sweep.py --adapter smollm2-135m-python-reference --windows 6
+python scripts/paper/k_sweep.py --adapter smollm2-135m-mixed --windows 6
 """
 
 from __future__ import annotations

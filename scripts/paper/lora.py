@@ -24,8 +24,8 @@ RATES = (1e-4, 5e-4, 2e-3)
 def cells(bench: Bench) -> list[Settings]:
     found: list[Settings] = [{"method": "full"}]
     for seed in bench.seeds:
-        found += [{"method": method, "seed": seed} for method in ("focus", "focus:2")]
         found += [{"budget": budget, "rate": rate, "seed": seed} for budget in budgets(bench) for rate in RATES]
+        found += [{"method": method, "seed": seed} for method in ("focus", "focus:2")]
     return found
 
 
@@ -41,7 +41,7 @@ def measure(bench: Bench, settings: Settings) -> dict[str, Any]:
     seed = settings["seed"] or 0
     if "method" in settings:
         method = settings["method"]
-        with bench.trained(seed) as model:
+        with (bench.untrained if method == "full" else bench.trained)(seed) as model:
             return {**bench.measure(model, method), **beside(bench, model, method)}
     with bench.untrained(seed) as model:
         lora = trained_lora(bench, model, BUDGETS[settings["budget"]], settings["rate"], seed)

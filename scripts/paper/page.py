@@ -95,9 +95,10 @@ def ours(study: Study, record: dict[str, Any]) -> str:
     counted = len(
         samples(cells[0], "perplexity" if "losses" in cells[0] else "adjusted_information")
     )  # there may be few
+    lengths = sorted({cell["settings"].get("length", asked["length"]) for cell in cells})
     head = (
         f"**Ours**, {model['name']} ({model['parameters'] / 1e6:.3g}M parameters, {model['layers']} layers), text "
-        f"`{asked['text']}`, {counted} windows of {asked['length']} tokens, window {asked['window']}; "
+        f"`{asked['text']}`, {counted} windows of {', '.join(map(str, lengths))} tokens, window {asked['window']}; "
         f"`{record['command']}`."
     )
     asked_for = cells[0].get("benchmarks", {})

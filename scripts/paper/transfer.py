@@ -1,6 +1,6 @@
 """Routers trained on short windows, used on longer ones.
 
-python scripts/paper/transfer.py --adapter smollm2-135m-python-reference --windows 3 --lengths 1024,2048,4096
+python scripts/paper/transfer.py --adapter smollm2-135m-mixed --windows 3 --lengths 1024,2048,4096
 """
 
 from __future__ import annotations

@@ -56,16 +56,16 @@ def comparison() -> str:
         for row in record["table"]
     ]
     asked, config = record["asked"], record["own"]["config"]
-    shipped = results("domains")["reference, spread"]["training"]
+    shipped = results("domains")["mixed, spread"]["training"]
     return (
         f"**Against rivals**, SmolLM2-135M, {asked['windows']} windows of each text, Focus with K = "
         f"{config['num_groups']}, window {config['window']}, the others with as many pairs; perplexity "
         "with the paired change over full attention. Rivals that learn did so on the text of the first column, "
         f"{asked['train_windows']} windows, weights for {asked['steps']} steps; the shipped adapter of Focus had "
-        f"{shipped['fit_windows'] + shipped['spread_windows']} windows and {shipped['steps']} steps of it, and its "
-        "recipe was chosen on held-out windows of that text, which flatters it there. Speed is that of whole passes "
-        "over these windows, in turn; a method that is only a mask has none. *Choosing* is what the choice of keys "
-        "costs beside the pairs, as a share of full attention. "
+        f"{shipped['fit_windows'] + shipped['spread_windows']} windows and {shipped['steps']} steps of the mixture, in "
+        "which both texts have a part; its recipe was chosen in part on held-out windows of the first, which flatters "
+        "it there. Speed is that of whole passes over these windows, in turn; a method that is only a mask has none. "
+        "*Choosing* is what the choice of keys costs beside the pairs, as a share of full attention. "
         f"[What they are](evaluation.md#methods); `{record['command']}` for the rivals, `{record['own']['command']}` "
         "for Focus on the same windows, each speed over full attention's of its own run.\n\n"
         + table(" | ".join(["method", "distant pairs", "all pairs", "choosing", "speed", "learned", *titles]), rows)

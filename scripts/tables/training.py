@@ -54,6 +54,7 @@ def trained() -> str:
     records = _parts(spread=True)
     minutes = [record["training"]["minutes"] for record in records.values()]
     first = next(iter(records.values()))
+    earlier = [name for name, record in records.items() if "--before" in record["command"]]
     even = _parts(spread=False)["reference"]
     rows = {row["method"]: row for row in even["rows"]}
     later = (
@@ -63,12 +64,13 @@ def trained() -> str:
     )
     return (
         f"{_title(records, SPREAD_GROUPS)}\n\n{_trained(records)}\n"
-        f"Each text has an adapter of its own, trained for {min(minutes):.0f} to {max(minutes):.0f} minutes on 2 cores "
-        f"(`{first['command']}`); the reference's comes along. Largest group of any layer {_largest(records):.0%}; "
+        f"Each text has an adapter of its own, trained for {min(minutes):.0f} to {max(minutes):.0f} minutes on one or "
+        f"two cores (`{first['command']}`). The one of all texts mixed comes along, with a temperature for each query "
+        f"head; {', '.join(earlier)} are of the recipe before. Largest group of any layer {_largest(records):.0%}; "
         f"change of a past logit by the future {max(record['leak'] for record in records.values()):g}. How each was "
         "trained and chosen, standard errors, K = 4, and each adapter on the others' text: "
         "[docs/results.md](docs/results.md).\n\n"
-        f"**The recipe since then**, the default now, on the reference, K = 4, a temperature for each query head, "
+        f"**Four groups in every layer**, on the reference, by the recipe of the mixed one, "
         f"{even['training']['minutes']:.0f} minutes of {_threads(even)}: {'; '.join(later)} (`{even['command']}`).\n"
     )
 
@@ -85,6 +87,7 @@ def trained_details() -> str:
 def _parts(spread: bool) -> dict[str, Any]:
     """Of the file's domains those that are meant, by the names of their texts."""
     parts = {name: record for name, record in results("domains").items() if "rows" in record and TRUST not in name}
+    parts = dict(sorted(parts.items(), key=lambda part: not part[0].startswith("mixed")))  # what comes along, first
     return {name.removesuffix(SPREAD): x for name, x in parts.items() if name.endswith(SPREAD) == spread}
 
 

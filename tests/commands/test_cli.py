@@ -45,7 +45,7 @@ def test_every_command_is_listed_with_what_it_does():
         (["generate", "smollm2-135m"], "give the prompt either"),
         (["generate", "smollm2-135m", "x", "--top-k", "0"], "top_k is 0"),
         (
-            ["audit", "smollm2-135m", "--adapter", "smollm2-135m-python-reference", "--num-groups", "4"],
+            ["audit", "smollm2-135m", "--adapter", "smollm2-135m-mixed", "--num-groups", "4"],
             "num_groups cannot be changed",
         ),
         (["audit", "smollm2-135m", "--config", "no.yaml"], "cannot read the configuration no.yaml"),

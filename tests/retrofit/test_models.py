@@ -108,7 +108,7 @@ def test_the_adapter_that_comes_along(smollm2):
     found = []
     for trained in (True, False):
         if trained:
-            load_adapter(model, "smollm2-135m-python-reference")
+            load_adapter(model, "smollm2-135m-mixed")
         else:
             retrofit(model, FocusConfig(num_groups=4, top_k=1, window=128))
             model.focus.balance(tokenizer(topics["import"], return_tensors="pt").input_ids[:, :1024])
