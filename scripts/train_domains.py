@@ -99,10 +99,13 @@ def run(domain: str, options: argparse.Namespace) -> None:
     chosen = {**(BEFORE if options.before else {}), **json.loads(options.train)}
     if options.trust is not None:
         chosen["fit_trust"] = options.trust
+    if options.seed:
+        chosen["seed"] = options.seed
     config = TrainConfig(documents="joined", eval_every=0, **chosen)
     focus = FocusConfig(**(SPREAD if options.spread else CONFIG))
     retrofit(model, replace(focus, temperature="learned") if options.before else focus)
-    part = domain + (f", trust {options.trust:g}" if options.trust is not None else "") + SPREAD_PART * options.spread
+    part = domain + (f", trust {options.trust:g}" if options.trust is not None else "")
+    part += (f", seed {options.seed}" if options.seed else "") + SPREAD_PART * options.spread
     torch.set_float32_matmul_precision(options.matmul)
     found = train(model, tokenizer, training, RUNS / part, config=config)
     torch.set_float32_matmul_precision("highest")
@@ -131,7 +134,8 @@ def across(options: argparse.Namespace) -> None:
     in for the mixed where that was not trained here. Rows of adapters that are not here stay as they were."""
     model, tokenizer = load_pretrained("smollm2-135m")
     folders = {MIXED: SHIPPED / ADAPTER}
-    folders |= {x.parent.name.removesuffix(SPREAD_PART): x for x in sorted(RUNS.glob(f"*{SPREAD_PART}/adapter"))}
+    trained = sorted(x for x in RUNS.glob(f"*{SPREAD_PART}/adapter") if ", seed " not in x.parent.name)
+    folders |= {x.parent.name.removesuffix(SPREAD_PART): x for x in trained}
     texts = {name: held_out_windows(name, tokenizer, options.windows) for name in TEXTS}
     found: dict[str, Any] = {"full attention": {name: perplexity(model, texts[name], name) for name in texts}}
     before = json.loads(RESULTS.read_text()).get("across", {}) if RESULTS.is_file() else {}
@@ -172,6 +176,7 @@ def main() -> None:
     )
     parser.add_argument("--before", action="store_true", help="the recipe before the default of today")
     parser.add_argument("--trust", type=float, help="fit_trust of the training options; names the part")
+    parser.add_argument("--seed", type=int, default=0, help="another than 0 names the part")
     parser.add_argument("--ship", action="store_true", help="put the adapter of all texts, spread, into the package")
     parser.add_argument("--windows", type=int, default=8, help="held-out windows to evaluate on")
     parser.add_argument(

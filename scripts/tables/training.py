@@ -12,6 +12,7 @@ from .markdown import number, results, table, tokens
 SPREAD = ", spread"  # ends the names of parts
 SPREAD_GROUPS = "K = 8, groups per query spread over the layers, 2 on average"
 TRUST = ", trust "  # is in the names of those that stand among `across` alone
+SEED = ", seed "  # is in the names of those that were trained once more
 
 
 def over(row: dict[str, Any], full: dict[str, Any]) -> str:
@@ -69,10 +70,24 @@ def trained() -> str:
         f"head; {', '.join(earlier)} are of the recipe before. Largest group of any layer {_largest(records):.0%}; "
         f"change of a past logit by the future {max(record['leak'] for record in records.values()):g}. How each was "
         "trained and chosen, standard errors, K = 4, and each adapter on the others' text: "
-        "[docs/results.md](docs/results.md).\n\n"
+        f"[docs/results.md](docs/results.md).{_again()}\n\n"
         f"**Four groups in every layer**, on the reference, by the recipe of the mixed one, "
         f"{even['training']['minutes']:.0f} minutes of {_threads(even)}: {'; '.join(later)} (`{even['command']}`).\n"
     )
+
+
+def _again() -> str:
+    """The same with other seeds."""
+    found = ""
+    for name, record in results("domains").items():
+        base, _, seed = name.removesuffix(SPREAD).partition(SEED)
+        if seed and name.endswith(SPREAD):
+            rows = {_shown(row["method"]): row for row in record["rows"]}
+            says = (
+                f"{k} {over(rows[f'trained router, {k}'], record['rows'][0])}" for k in ("k = 2 on average", "k = 4")
+            )
+            found += f" {base.capitalize()} with another seed: {', '.join(says)} (`{record['command']}`)."
+    return found
 
 
 def trained_details() -> str:
@@ -86,7 +101,8 @@ def trained_details() -> str:
 
 def _parts(spread: bool) -> dict[str, Any]:
     """Of the file's domains those that are meant, by the names of their texts."""
-    parts = {name: record for name, record in results("domains").items() if "rows" in record and TRUST not in name}
+    parts = {name: record for name, record in results("domains").items() if "rows" in record}
+    parts = {name: record for name, record in parts.items() if TRUST not in name and SEED not in name}
     parts = dict(sorted(parts.items(), key=lambda part: not part[0].startswith("mixed")))  # what comes along, first
     return {name.removesuffix(SPREAD): x for name, x in parts.items() if name.endswith(SPREAD) == spread}
 
