@@ -105,7 +105,7 @@ def pareto() -> bytes:
     return drawn.getvalue()
 
 
-FAR = ("retrieval", "retrieval-long", "retrieval-copying")  # files
+FAR = ("retrieval", "retrieval-long", "retrieval-needle", "retrieval-copying")  # files
 
 
 def retrieval() -> str:
