@@ -59,7 +59,7 @@ def make_page(results: Path) -> str:
     studies: list[Study] = [import_module(name).STUDY for name in STUDIES]
     found = {study.name: read_records(study, results) for study in studies}
     verdicts = [
-        " | ".join(["", link(study), record["model"]["name"], claim.says, verdict(record, claim), ""]).strip()
+        " | ".join(["", link(study), subject(record), claim.says, verdict(record, claim), ""]).strip()
         for study in studies
         for record in found[study.name]
         for claim in study.claims
@@ -85,6 +85,12 @@ def read_records(study: Study, results: Path) -> list[dict[str, Any]]:
     return [json.loads(path.read_text()) for path in paths if path.is_file()]
 
 
+def subject(record: dict[str, Any]) -> str:
+    """The model, and the text elsewhere where a study has one."""
+    elsewhere = record["asked"].get("elsewhere")
+    return record["model"]["name"] + (f", elsewhere `{elsewhere}`" if elsewhere else "")
+
+
 def not_run(study: Study) -> str:
     return f"**Ours.** Not run: `python scripts/paper/{study.name}.py`.\n"
 
@@ -97,7 +103,7 @@ def ours(study: Study, record: dict[str, Any]) -> str:
     )  # there may be few
     lengths = sorted({cell["settings"].get("length", asked["length"]) for cell in cells})
     head = (
-        f"**Ours**, {model['name']} ({model['parameters'] / 1e6:.3g}M parameters, {model['layers']} layers), text "
+        f"**Ours**, {subject(record)} ({model['parameters'] / 1e6:.3g}M parameters, {model['layers']} layers), text "
         f"`{asked['text']}`, {counted} windows of {', '.join(map(str, lengths))} tokens, window {asked['window']}; "
         f"`{record['command']}`."
     )
