@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 
 from tables import kernels, long, quality, training
 from tables.markdown import ROOT, measured, results
@@ -37,7 +38,8 @@ SECTIONS: list[tuple[str, str, Callable[[], str]]] = [
 
 PICTURES: dict[str, Callable[[], bytes]] = {
     "docs/images/compare.png": quality.pareto,
-    "docs/images/passkey.png": quality.passkeys,
+    "docs/images/passkey.png": partial(quality.heat_map, "passkey"),
+    "docs/images/needle.png": partial(quality.heat_map, "needle"),
 }
 
 

@@ -25,7 +25,7 @@ from focus_retrofit import FocusConfig, load_adapter, load_pretrained, retrofit
 from focus_retrofit.adapter import SHIPPED
 from focus_retrofit.config import shown_k
 from focus_retrofit.evaluation import evaluate, parse_methods, perplexity
-from focus_retrofit.evaluation.texts import MIXED, TEXTS, overlap, split
+from focus_retrofit.evaluation.texts import MIXED, PARTS, TEXTS, overlap, split
 from focus_retrofit.files import write_atomically
 from focus_retrofit.training import Stream, TrainConfig, Windows, train
 
@@ -136,7 +136,7 @@ def across(options: argparse.Namespace) -> None:
     folders = {MIXED: SHIPPED / ADAPTER}
     trained = sorted(x for x in RUNS.glob(f"*{SPREAD_PART}/adapter") if ", seed " not in x.parent.name)
     folders |= {x.parent.name.removesuffix(SPREAD_PART): x for x in trained}
-    texts = {name: held_out_windows(name, tokenizer, options.windows) for name in TEXTS}
+    texts = {name: held_out_windows(name, tokenizer, options.windows) for name in PARTS}
     found: dict[str, Any] = {"full attention": {name: perplexity(model, texts[name], name) for name in texts}}
     before = json.loads(RESULTS.read_text()).get("across", {}) if RESULTS.is_file() else {}
     for name, row in before.get("full attention", found["full attention"]).items():

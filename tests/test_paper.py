@@ -19,6 +19,7 @@ sys.path.insert(0, str(ROOT / "scripts" / "paper"))
 
 labels, page, small, study, summary = map(import_module, ("labels", "page", "small", "study", "summary"))
 EXTRA = {
+    "domains": ["--domains", "source,reference"],
     "transfer": ["--lengths", "96,192"],
     "retrofit": ["--methods", "full,window,random,untrained:2,focus,soft,finetune"],
 }
@@ -50,7 +51,7 @@ def fewer_values():
 
 @pytest.fixture(scope="module", params=page.STUDIES)
 def record(request, place):
-    if request.param == "lora":
+    if request.param in ("lora", "domains"):
         pytest.importorskip("peft", reason="pip install peft")
     return run(request.param, place)
 
@@ -75,6 +76,10 @@ def test_every_claim_is_of_cells_that_there_are(record):
     known = [summary.settings_of(cell) for cell in record["cells"].values()]
     if found.name == "transfer":  # its claims are of the real model's lengths
         known = [{**settings, "length": length} for settings in known for length in (1024, 2048, 4096, 8192)]
+    if found.name == "domains":  # its claims are of texts in packages
+        names = {"source": "legal", "reference": "medical"}
+        known = [{**settings, "domain": names[settings["domain"]]} for settings in known]
+        known += [{"domain": name, "method": "general"} for name in names.values()]  # where an adapter is given
     sides = [side for claim in found.claims for side in (claim.a, claim.b)]
     if found.name == "group_dim":  # the tiny model has no more dimensions
         sides = [side for side in sides if side["group_dim"] != 32]

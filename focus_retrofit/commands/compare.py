@@ -43,8 +43,8 @@ METHODS = "full,focus,focus:2,window,wide,longformer,random,strided,routing,moba
 @click.option("--output", default="runs/compare", show_default=True, help="Folder; called again, goes on.")
 @as_json
 def command(output: str, as_json: bool, **options: Any) -> None:
-    """The table and the picture: MODEL on TEXT (reference, source, books, or a file or folder, of which a part is held
-    out) with Focus and its rivals, at the same window, sinks and share of distant pairs."""
+    """The table and the picture: MODEL on TEXT (reference, source, books, legal, medical, or a file or folder, of which
+    a part is held out) with Focus and its rivals, at the same window, sinks and share of distant pairs."""
     from dataclasses import fields
 
     from ..benchmark import machine_facts, versions

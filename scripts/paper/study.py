@@ -212,6 +212,13 @@ class Bench:
     def tokenizer(self) -> Any:
         return self.loaded[1]
 
+    def on(self, text: str) -> Bench:
+        """The same model with another text to train on and to measure on."""
+        other = copy.copy(self)
+        other.__dict__ = {**self.__dict__, "loaded": self.loaded, "size": replace(self.size, text=text)}
+        other.__dict__.pop("training", None)
+        return other
+
     def split(self, text: str) -> tuple[list[str], list[str]]:
         """(training, held-out) documents; that they share no line is checked."""
         from focus_retrofit.evaluation.texts import overlap

@@ -6,6 +6,8 @@ import io
 import json
 from typing import Any
 
+from focus_retrofit.config import shown_k
+
 from .markdown import ROOT, measured, number, results, table, tokens
 
 
@@ -105,47 +107,53 @@ def pareto() -> bytes:
     return drawn.getvalue()
 
 
-FAR = ("retrieval", "retrieval-long", "retrieval-needle", "retrieval-copying")  # files
+FAR = ("retrieval", "retrieval-long", "retrieval-copying")  # files
+
+
+def far_cells() -> list[dict[str, Any]]:
+    """Of all files; their items differ, as their tasks or lengths do."""
+    return [cell for name in FAR if measured(name) for cell in results(name)["cells"].values()]
 
 
 def retrieval() -> str:
-    """What is found far back."""
-    rows, said = [], []
-    for record in (results(name) for name in FAR if measured(name)):
-        asked = record["asked"]
-        lengths = ", ".join(f"{x:,}" for x in asked["lengths"])
-        for row in record["rows"]:
-            low, high = row["interval"]
-            over = row["over_full"]
-            change = "-" if over is None else f"{over['nll']:+.2f} ± {over['nll_error']:.2f}"
-            score = f"{row['accuracy']:.0%} ({low:.0%} to {high:.0%})"
-            first = [row["task"], lengths, row["method"], str(row["items"]), f"{row['density']:.0%}"]
-            rows.append([*first, score, f"{row['nll']:.2f}", change])
-        said.append(f"`{record['command']}`")
+    """What is found far back, by length."""
+    from focus_retrofit.evaluation.retrieval.summary import summarise
+
+    cells = far_cells()
+    lengths = sorted({cell["length"] for cell in cells})
+    rows = []
+    for row in sorted(summarise(cells), key=lambda row: [cell["task"] for cell in cells].index(row["task"])):
+        own = [cell for cell in cells if (cell["task"], cell["method"]) == (row["task"], row["method"])]
+        by_length = [[x for cell in own if cell["length"] == length for x in cell["scores"]] for length in lengths]
+        score = [f"{sum(x):.3g} of {len(x)}" if x else "-" for x in by_length]
+        low, high = row["interval"]
+        over = row["over_full"]
+        change = "-" if over is None else f"{over['nll']:+.2f} ± {over['nll_error']:.2f}"
+        whole = f"{sum(map(sum, by_length)) / row['items']:.0%} ({low:.0%} to {high:.0%})"
+        rows.append([row["task"], row["method"], f"{row['density']:.0%}", *score, whole, f"{row['nll']:.2f}", change])
+    said = "; ".join(f"`{results(name)['command']}`" for name in FAR if measured(name))
     return (
-        "**Far back**, SmolLM2-135M with the shipped adapter, the same items for all, evenly over lengths and depths; "
-        "*score* with a 95 % interval (what is right, of `copy` the share of tokens), negative log-likelihood of the "
-        f"answer with the paired change. [What is asked](evaluation-long.md). {'; '.join(said)}.\n\n"
-        + table("task | tokens | attention | items | all pairs | score | nll | over full", rows)
+        "**Far back**, SmolLM2-135M with the shipped adapter, the same items for all, evenly over depths; how many "
+        "are right by length (of `copy` the sum of each item's share of tokens), all of them with a 95 % interval, "
+        "negative log-likelihood of the answer with the paired change. *Pairs* is the mean over lengths of what was "
+        f"computed. [What is asked](evaluation-long.md). {said}.\n\n"
+        + table(f"task | attention | pairs | {' | '.join(map(tokens, lengths))} | all | nll | over full", rows)
         + "\n![passkeys found, by depth and length](images/passkey.png)\n"
+        + "\n![needles found, by depth and length](images/needle.png)\n"
     )
 
 
-def passkeys() -> bytes:
-    """Passkeys by depth and length, of all files, for the methods that were asked at every length."""
+def heat_map(task: str) -> bytes:
+    """What is found by depth and length, of all files."""
     from focus_retrofit.report.plot_retrieval import draw_retrieval
 
-    cells = [cell for name in FAR if measured(name) for cell in results(name)["cells"].values()]
-    cells = [cell for cell in cells if cell["task"] == "passkey"]
-    lengths = {cell["length"] for cell in cells}
-    asked = {m: {c["length"] for c in cells if c["method"] == m} for m in (cell["method"] for cell in cells)}
-    return draw_retrieval([cell for cell in cells if asked[cell["method"]] == lengths], "passkey")
+    return draw_retrieval(far_cells(), task)
 
 
 def positions() -> str:
     """Perplexity by range of positions, scaling and attention; what Focus costs is paired."""
     record = results("positions")
-    titles = {"full": "full", "focus": f"Focus, K = {record['config']['num_groups']}, k = {record['config']['top_k']}"}
+    titles = {"full": "full", "focus": f"Focus, K = {record['config']['num_groups']}, k = {shown_k(record['config'])}"}
     names = [f"{tokens(x['from']) if x['from'] else '0'} to {tokens(x['to'])}" for x in record["rows"][0]["ranges"]]
     rows = []
     for row in record["rows"]:

