@@ -18,10 +18,16 @@ def front_page() -> str:
 
 
 def results_page() -> str:
-    parts = [("compare", quality.comparison), ("benchmarks-0", quality.benchmarks), ("retrieval", quality.retrieval)]
-    parts = [("domains", training.trained_details), *parts]
-    parts += [("untrained_router", quality.untrained), ("recipes", training.recipes)]
-    parts += [("training_cost", training.cost)]
+    parts = [
+        ("domains", training.trained_details),
+        ("compare", quality.comparison),
+        ("compare-long", quality.longer_comparison),
+        ("benchmarks-0", quality.benchmarks),
+        ("retrieval", quality.retrieval),
+        ("untrained_router", quality.untrained),
+        ("recipes", training.recipes),
+        ("training_cost", training.cost),
+    ]
     found = [make() for file, make in parts if measured(file)]
     return "\n".join([*found, training.across()] if "across" in results("domains") else found)
 
@@ -37,7 +43,8 @@ SECTIONS: list[tuple[str, str, Callable[[], str]]] = [
 ]
 
 PICTURES: dict[str, Callable[[], bytes]] = {
-    "docs/images/compare.png": quality.pareto,
+    "docs/images/compare.png": lambda: quality.pareto(quality.against_rivals()),
+    "docs/images/compare-long.png": lambda: quality.pareto(results("compare-long")),
     "docs/images/passkey.png": partial(quality.heat_map, "passkey"),
     "docs/images/needle.png": partial(quality.heat_map, "needle"),
 }

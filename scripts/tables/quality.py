@@ -45,18 +45,6 @@ def _of_now(before: list[dict[str, Any]], now: list[dict[str, Any]]) -> list[dic
 def comparison() -> str:
     """Focus beside its rivals."""
     record = against_rivals()
-    titles = list(record["perplexity"])
-    rows = [
-        [
-            row["method"],
-            *(f"{row[x]:.0%}" for x in ("distant", "density")),
-            f"{row['choosing']:.1%}" if row["choosing"] else "-",
-            "-" if row["engine"] == "dense mask" else f"{row['speed']:.2f}",
-            f"{row['parameters']:,}" if row["parameters"] else "-",
-            *(row[title] for title in titles),
-        ]
-        for row in record["table"]
-    ]
     asked, config = record["asked"], record["own"]["config"]
     shipped = results("domains")["mixed, spread"]["training"]
     return (
@@ -70,8 +58,38 @@ def comparison() -> str:
         "*Choosing* is what the choice of keys costs beside the pairs, as a share of full attention. "
         f"[What they are](evaluation.md#methods); `{record['command']}` for the rivals, `{record['own']['command']}` "
         "for Focus on the same windows, each speed over full attention's of its own run.\n\n"
-        + table(" | ".join(["method", "distant pairs", "all pairs", "choosing", "speed", "learned", *titles]), rows)
+        + _methods(record)
         + "\n![perplexity by pairs and by speed](images/compare.png)\n"
+    )
+
+
+def _methods(record: dict[str, Any]) -> str:
+    """A row for each method of a comparison."""
+    titles = list(record["perplexity"])
+    rows = [
+        [
+            row["method"],
+            *(f"{row[x]:.0%}" for x in ("distant", "density")),
+            f"{row['choosing']:.1%}" if row["choosing"] else "-",
+            "-" if row["engine"] == "dense mask" else f"{row['speed']:.2f}",
+            f"{row['parameters']:,}" if row["parameters"] else "-",
+            *(row[title] for title in titles),
+        ]
+        for row in record["table"]
+    ]
+    return table(" | ".join(["method", "distant pairs", "all pairs", "choosing", "speed", "learned", *titles]), rows)
+
+
+def longer_comparison() -> str:
+    """The same on longer windows, where fewer pairs are less time."""
+    record = results("compare-long")
+    asked, machine = record["asked"], record["machine"]
+    return (
+        f"**Against rivals on longer windows**, {asked['windows']} windows, all in one run with the shipped adapter, "
+        f"trained on 1024 tokens; {machine['processor']}, {machine['threads']} thread"
+        f"{'s' if machine['threads'] > 1 else ''}{record.get('remark', '')}. `{record['command']}`.\n\n"
+        + _methods(record)
+        + "\n![perplexity of longer windows by pairs and by speed](images/compare-long.png)\n"
     )
 
 
@@ -97,12 +115,12 @@ def benchmarks() -> str:
     )
 
 
-def pareto() -> bytes:
+def pareto(record: dict[str, Any]) -> bytes:
     """Every method by pairs and by speed, on the first text."""
     from focus_retrofit.report.plot_quality import draw
 
     drawn = io.BytesIO()
-    rows = next(iter(against_rivals()["perplexity"].values()))["rows"]
+    rows = next(iter(record["perplexity"].values()))["rows"]
     draw(rows, narrow=False, many=True).savefig(drawn, format="png", dpi=150)
     return drawn.getvalue()
 
