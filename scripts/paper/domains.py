@@ -85,8 +85,8 @@ def add_domains(parser: argparse.ArgumentParser) -> None:
 STUDY = Study(
     "domains",
     "Domains",
-    "Its perplexities on domains are not at hand here; it says that centroids adapt a model without hurting it elsewhere, "
-    "where LoRA at as many parameters costs 0.4 to 2.1 points on four benchmarks.",
+    "Its perplexities on domains are not at hand here; it says that centroids adapt a model without hurting it "
+    "elsewhere, where LoRA at as many parameters costs 0.4 to 2.1 points on four benchmarks.",
     cells,
     measure,
     [claim for domain in DOMAINS.split(",") for claim in claims(domain)],
