@@ -143,7 +143,7 @@ def retrieval() -> str:
     for row in sorted(summarise(cells), key=lambda row: [cell["task"] for cell in cells].index(row["task"])):
         own = [cell for cell in cells if (cell["task"], cell["method"]) == (row["task"], row["method"])]
         by_length = [[x for cell in own if cell["length"] == length for x in cell["scores"]] for length in lengths]
-        score = [f"{sum(x):.3g} of {len(x)}" if x else "-" for x in by_length]
+        score = [f"{sum(x):.2g} of {len(x)}" if x else "-" for x in by_length]
         low, high = row["interval"]
         over = row["over_full"]
         change = "-" if over is None else f"{over['nll']:+.2f} ± {over['nll_error']:.2f}"
