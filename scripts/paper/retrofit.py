@@ -1,4 +1,5 @@
-"""A frozen model with Focus beside what one would use instead, on the same windows.
+"""A frozen model with Focus beside what one would use instead, on the same windows. Longformer's and the Routing
+Transformer's patterns are put on the frozen weights; full fine-tuning sees as many windows as the routers.
 
 python scripts/paper/retrofit.py                                             the small model
 python scripts/paper/retrofit.py --model gpt2 --text books --device cuda     the paper's, on other books
@@ -12,8 +13,11 @@ from typing import Any
 from study import Bench, Study
 from summary import Claim, Settings
 
-METHODS = "full,window,strided,strided:2,random,random:2,untrained,untrained:2,focus,focus:2,soft"
-NOTHING_DRAWN = ("full", "window", "strided")
+METHODS = (
+    "full,window,longformer,longformer:2,routing,strided,strided:2,random,random:2,untrained,untrained:2,focus,focus:2,"
+    "soft,finetune"
+)
+NOTHING_DRAWN = ("full", "window", "longformer", "strided")
 
 
 def cells(bench: Bench) -> list[Settings]:
@@ -36,7 +40,9 @@ def measure(bench: Bench, settings: Settings) -> dict[str, Any]:
         with bench.trained(seed) as model:
             return bench.measure(model, method)
     with bench.untrained(seed) as model:
-        method = method.replace("untrained", "focus")
+        method = {"finetune": f"finetune@{bench.size.finetune_rate:g}"}.get(
+            method, method.replace("untrained", "focus")
+        )
         if any(one.learns for one in parse_methods(method)):
             count = bench.size.shown
             order = torch.randperm(len(bench.training), generator=torch.Generator().manual_seed(seed))
@@ -64,6 +70,9 @@ STUDY = Study(
         Claim("learned groups are better than the window alone", {"method": "focus"}, "less", {"method": "window"}),
         Claim("and than random groups (implied)", {"method": "focus"}, "less", {"method": "random"}),
         Claim("and than strided groups (implied)", {"method": "focus"}, "less", {"method": "strided"}),
+        Claim("Focus is better than Longformer", {"method": "focus"}, "less", {"method": "longformer"}),
+        Claim("and than a Routing Transformer", {"method": "focus"}, "less", {"method": "routing"}),
+        Claim("and no worse than full fine-tuning", {"method": "focus"}, "same", {"method": "finetune"}),
     ],
     extra=add_methods,
 )  # fmt: skip

@@ -16,7 +16,7 @@ import torch
 
 from focus_kernels import FocusError
 from focus_retrofit import FocusConfig, retrofit
-from focus_retrofit.evaluation import parse_methods
+from focus_retrofit.evaluation import attending, parse_methods
 from tests.matrix import BY_NAME, VOCABULARY
 
 pytest.importorskip("lm_eval", reason="benchmarks need lm-eval: pip install focus-retrofit[benchmarks]")
@@ -177,6 +177,38 @@ def test_scores_are_those_of_each_request_alone(model, tokenizer, package, batch
         expected = [loglikelihood(model, tokenizer, *texts) for texts, _, _ in items.requests]
         assert flat(row["scores"]) == pytest.approx(expected, abs=1e-9)
     assert rows[0]["scores"] != rows[1]["scores"]
+
+
+@pytest.mark.parametrize("name", ["GPT2", "Gemma3", "DeepseekV3"])
+@pytest.mark.parametrize("batch_size", [1, 2, 8])
+def test_a_long_prompt_is_read_once(tokenizer, name, batch_size):
+    """By methods that have a cache; each answer is scored as if it were asked for alone."""
+    model = retrofit(BY_NAME[name].make(), FocusConfig(**CONFIG))
+    long, other, short = phrase(1, 30), phrase(2, 31), phrase(3, 2)
+    answers = [" oak", "?", " elm and ash", " elm", "?"]
+    texts = [*((long, x) for x in answers), (other, " fir"), (short, " yew"), (short, " bay tree")]
+    lm, read = FocusLM(model, tokenizer=tokenizer, batch_size=batch_size), []
+    requests = [(pair, tokenizer.encode(pair[0]), tokenizer.encode(pair[1])) for pair in texts]
+    hook = model.get_input_embeddings().register_forward_hook(lambda _, ids, out: read.extend(ids[0].tolist()))
+    for method, times in (("full", 1), ("focus", 1), ("window", 4)):  # without a cache lm_eval shares single tokens
+        (lm.method,) = parse_methods(method)
+        found = lm._loglikelihood_tokens(requests, disable_tqdm=True)
+        assert sum(row[:20] == requests[0][1][:20] for row in read) == times
+        with attending(model, *lm.method):
+            expected = [loglikelihood(model, tokenizer, *pair) for pair in texts]
+        assert [score for score, _ in found] == pytest.approx(expected, abs=1e-6)  # experts choose in single precision
+        read.clear()
+    hook.remove()
+
+
+def test_answers_that_would_be_given_are_known(model, tokenizer):
+    """is_greedy, of a prompt that is shared."""
+    prompt = tokenizer.encode(phrase(4, 30))
+    ids = model.generate(torch.tensor([prompt]), max_new_tokens=3, do_sample=False)[0, len(prompt) :].tolist()
+    answers = [ids, ids[:1], [ids[0], ids[1] % 50 + 4, ids[2]]]
+    lm = FocusLM(model, tokenizer=tokenizer, batch_size=3)
+    found = lm._loglikelihood_tokens([(None, prompt, answer) for answer in answers], disable_tqdm=True)
+    assert [given for _, given in found] == [True, True, False]
 
 
 def test_lm_eval_itself_says_the_same(model, tokenizer, package):

@@ -13,13 +13,16 @@ from lm_eval.api.registry import register_model
 from lm_eval.models.huggingface import HFLM
 from lm_eval.models.utils_hf import get_dtype
 from torch import Tensor
+from tqdm.auto import tqdm
 
 from focus_kernels import FocusError
 
 from ...config import FocusConfig
 from ...positions import positions_of
 from ..methods import Method, attending, parse_methods
+from .shared import Request, answer_logits, share_prompts
 
+Answer = tuple[float, bool]
 OWNER = "focus_retrofit"  # under this name a cache of answers says whose they are
 PASSED_ON = {  # options of HFLM that do not concern loading, which is done here
     "add_bos_token",
@@ -79,9 +82,35 @@ class FocusLM(HFLM):  # type: ignore[misc]
             self.source = {"pretrained": pretrained.config.name_or_path, "adapter": None}
         super().__init__(pretrained=pretrained, tokenizer=tokenizer, **options)
 
-    def _loglikelihood_tokens(self, *args: Any, **options: Any) -> Any:
+    def _loglikelihood_tokens(
+        self, requests: list[Request], disable_tqdm: bool = False, **options: Any
+    ) -> list[Answer]:
+        """Methods that have a cache read a prompt once that reaches beyond the window and has several answers."""
+        cached = self.method.kind != "baseline" and self.method.name != "soft"
+        window = self.model.focus.config.window
+        shared = share_prompts(requests, window + 1, self.max_length) if cached else []
+        found: dict[int, Answer] = {}
         with attending(self.model, *self.method):
-            return super()._loglikelihood_tokens(*args, **options)
+            for numbers in tqdm(shared, desc="prompts with several answers", disable=disable_tqdm or not shared):
+                found |= zip(numbers, self._answers([requests[n] for n in numbers]), strict=True)
+            others = [n for n in range(len(requests)) if n not in found]
+            plain = super()._loglikelihood_tokens([requests[n] for n in others], disable_tqdm, **options)
+        found |= zip(others, plain, strict=True)
+        return [found[n] for n in range(len(requests))]
+
+    def _answers(self, requests: list[Request]) -> list[Answer]:
+        """Of requests with one prompt: log-likelihoods, and whether each of an answer's tokens is the likeliest."""
+        batch = self.batch_size if isinstance(self.batch_size, int) else len(requests)
+        with torch.inference_mode(), self._precision():
+            logits = answer_logits(self.model, requests[0][1], [answer for _, _, answer in requests], batch)
+        found = []
+        for (texts, _, answer), rows in zip(requests, logits, strict=True):
+            logs, wanted = rows.log_softmax(-1, dtype=self.softmax_dtype), torch.tensor(answer, device=rows.device)
+            score = float(logs.gather(1, wanted[:, None]).sum())
+            found.append((score, bool((logs.argmax(-1) == wanted).all())))
+            if texts is not None:
+                self.cache_hook.add_partial("loglikelihood", texts, found[-1])
+        return found
 
     def generate_until(self, *args: Any, **options: Any) -> Any:
         if self.method.kind == "baseline" or self.method.name == "soft":
@@ -91,9 +120,12 @@ class FocusLM(HFLM):  # type: ignore[misc]
 
     def _model_call(self, inps: Tensor, **options: Any) -> Tensor:
         """Logits [B, T, V] without a cache: nothing is decoded here, and not every method has one."""
-        lower = self.mixed_precision_dtype
-        with torch.no_grad(), torch.autocast(self.device.type, dtype=lower, enabled=lower is not None):
+        with torch.no_grad(), self._precision():
             return self.model(inps, use_cache=False, **options).logits
+
+    def _precision(self) -> Any:
+        lower = self.mixed_precision_dtype
+        return torch.autocast(self.device.type, dtype=lower, enabled=lower is not None)
 
     def identity(self) -> dict[str, Any]:
         """All that the answers depend on besides the base model's weights."""
