@@ -39,7 +39,7 @@ def draw(cells: Sequence[dict[str, Any]], narrow: bool) -> Any:
         own = [cell for cell in cells if cell["method"] == methods[place]]
         _panel(axis, own, lengths, depths, colours)
         density = sum(cell["density"] for cell in own) / len(own)
-        axis.set_title(shorten(methods[place], 26), loc="left", size=8)
+        axis.set_title(shorten(methods[place], 22), loc="left", size=8)
         axis.set_title(percent(density), loc="right", color=light("soft"), weight="normal", size=8)
         if place % columns == 0:
             axis.set_ylabel("depth")
