@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -13,6 +13,7 @@ import psutil
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 from tqdm.auto import tqdm
 
 from focus_kernels import FocusError
@@ -26,6 +27,8 @@ from .objectives import divergence, shifted
 from .options import WEIGHTS
 from .search import Search, Text, fit_router
 from .warm import Loss, read
+
+SLICE = 1024  # tokens whose predictions are compared together
 
 
 def fit_routers(
@@ -160,12 +163,19 @@ def next_token_loss(focus: Focus, inputs: dict[str, Tensor], labels: Tensor) -> 
 
 
 def served_loss(focus: Focus, inputs: dict[str, Tensor], labels: Tensor, trust: float) -> Tensor:
-    """Of what is served, to the text's next tokens, and with a weight of `trust` to what full attention predicts."""
-    base = None
+    """Of what is served, to the text's next tokens, and with a weight of `trust` to what full attention predicts.
+    Probabilities are there for a slice of the tokens at a time, and once more in the backward: of long windows with a
+    large vocabulary they would take more memory than the model."""
+    base: Sequence[Tensor | None] | None = None
     if trust:
         with torch.no_grad(), focus.disabled():
-            base = shifted(focus.model(**inputs, use_cache=False).logits, labels)[0].log_softmax(-1)
+            base = shifted(focus.model(**inputs, use_cache=False).logits, labels)[0].split(SLICE)
     focus.mode = "hard"
-    predictions, targets = shifted(focus.model(**inputs, use_cache=False).logits, labels)
+    predictions, targets = (x.split(SLICE) for x in shifted(focus.model(**inputs, use_cache=False).logits, labels))
+    parts = zip(predictions, targets, base or [None] * len(targets), strict=True)
+    return torch.stack([checkpoint(_slice_loss, *part, trust, use_reentrant=False) for part in parts]).sum()
+
+
+def _slice_loss(predictions: Tensor, targets: Tensor, base: Tensor | None, trust: float) -> Tensor:
     loss = (1 - trust) * F.cross_entropy(predictions, targets, reduction="sum")
-    return loss if base is None else loss + trust * divergence(predictions, base)
+    return loss if base is None else loss + trust * divergence(predictions, base.log_softmax(-1))

@@ -164,6 +164,18 @@ def test_the_base_asks_for_nothing_where_it_is_what_is_served():
     assert abs(loss[2]) < 1e-3 * loss[0] and loss[1] == pytest.approx(0.2 * loss[0], rel=1e-3)
 
 
+def test_a_loss_in_slices_is_that_of_the_whole_text(monkeypatch):
+    retrofitted, (batch, *_) = model(), batches()
+    labels, inputs, found = batch["labels"], {"inputs_embeds": None}, []
+    for size in (10_000, 7):
+        monkeypatch.setattr("focus_retrofit.training.fit.SLICE", size)
+        inputs["inputs_embeds"] = retrofitted.get_input_embeddings()(batch["input_ids"]).detach().requires_grad_()
+        loss = served_loss(retrofitted.focus, inputs, labels, 0.4)
+        found.append((loss.detach(), *torch.autograd.grad(loss, inputs["inputs_embeds"])))
+    for whole, sliced in zip(*found, strict=True):
+        torch.testing.assert_close(whole, sliced, rtol=1e-4, atol=1e-6)
+
+
 def test_padding_is_left_out_of_what_is_kept():
     retrofitted, (batch, *_) = model(), batches(size=1)
     ids = batch["input_ids"]
