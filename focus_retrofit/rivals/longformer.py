@@ -4,12 +4,13 @@ language models (Beltagy et al., 2020), with the sinks as its global tokens."""
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor
 
 from .base import Rival, Text
-from .window import width_for
+from .window import band_pairs
 
 DILATED = 2  # heads, as in that paper
 
@@ -22,17 +23,57 @@ class Longformer(Rival):
     title = "Longformer"
     what = "widening windows, two heads dilated, global first tokens"
 
-    def width(self, text: Text) -> int:
-        """From the window of Focus up, linearly; on average what equal pairs allow."""
-        middle = width_for(text.tokens, self.window, self.sinks, self.share)
-        upward = text.layer / max(text.layers - 1, 1)
-        return min(round(self.window + 2 * (middle - self.window) * upward), text.tokens - 1)
-
     def chosen(self, text: Text) -> Tensor:
-        distance, width = text.distance(), self.width(text)
-        mask = (distance <= width).expand(text.query.shape[0], -1, -1)
-        if 2 * text.layer < text.layers:
-            return mask
-        dilated = (distance <= 2 * width) & (distance % 2 == 0)
-        heads = torch.arange(mask.shape[0], device=mask.device) >= mask.shape[0] - min(DILATED, mask.shape[0] - 1)
-        return torch.where(heads[:, None, None], dilated, mask)
+        heads = text.query.shape[0]
+        width = widths(text.tokens, text.layers, heads, self.window, self.sinks, self.share)[text.layer]
+        distance = text.distance().abs()
+        plain, dilated = (mask.to(distance.device)[distance] for mask in seen(text.tokens, width))
+        every = torch.arange(heads, device=distance.device)
+        return torch.where(
+            (every < heads - spread_heads(text.layer, text.layers, heads))[:, None, None], plain, dilated
+        )
+
+
+def spread_heads(layer: int, layers: int, heads: int) -> int:
+    """How many heads of a layer are dilated."""
+    return min(DILATED, heads - 1) if 2 * layer >= layers else 0
+
+
+def seen(tokens: int, width: int) -> tuple[Tensor, Tensor]:
+    """Bool [tokens]: the distances that a plain head sees, and a dilated one: as many, twice as far."""
+    distance = torch.arange(tokens)
+    return distance <= width, (distance <= 2 * width) & (distance % 2 == 0)
+
+
+@lru_cache(64)
+def widths(tokens: int, layers: int, heads: int, window: int, sinks: int, share: float) -> list[int]:
+    """A window for each layer, from that of Focus upwards, linearly, to the text's length at most: those whose pairs,
+    over all layers and heads, are nearest to those of `window` plus `share` of what lies beyond."""
+
+    def of(last: int) -> list[int]:
+        return [min(window + round((last - window) * (n + 1) / layers), max(tokens - 1, window)) for n in range(layers)]
+
+    def pairs(last: int) -> int:
+        return sum(
+            _pairs(tokens, w, window, sinks, heads, spread_heads(n, layers, heads)) for n, w in enumerate(of(last))
+        )
+
+    near = band_pairs(tokens, window, sinks)
+    wanted = layers * heads * (near + share * (tokens * (tokens + 1) // 2 - near))
+    low, high = window, window + layers * tokens
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (middle + 1, high) if pairs(middle) < wanted else (low, middle)
+    return of(min(max(low - 1, window), low, key=lambda last: abs(pairs(last) - wanted)))
+
+
+@lru_cache(4096)
+def _pairs(tokens: int, width: int, window: int, sinks: int, heads: int, dilated: int) -> int:
+    """Visible pairs of all heads of a layer."""
+    distance, total = torch.arange(tokens), 0
+    for count, mask in zip((heads - dilated, dilated), seen(tokens, width), strict=True):
+        mask = mask | (distance <= window)
+        hidden = (~mask).cumsum(0)  # of a key that sinks show: the queries that its distance hides it from
+        shown = sum(int(hidden[tokens - 1 - key]) for key in range(min(sinks, tokens)))
+        total += count * (int((mask * (tokens - distance)).sum()) + shown)
+    return total
