@@ -43,8 +43,8 @@ SECTIONS: list[tuple[str, str, Callable[[], str]]] = [
 ]
 
 PICTURES: dict[str, Callable[[], bytes]] = {
-    "docs/images/compare.png": lambda: quality.pareto(quality.against_rivals()),
-    "docs/images/compare-long.png": lambda: quality.pareto(results("compare-long")),
+    "docs/images/compare.png": quality.rivals_picture,
+    "docs/images/compare-long.png": quality.longer_picture,
     "docs/images/passkey.png": partial(quality.heat_map, "passkey"),
     "docs/images/needle.png": partial(quality.heat_map, "needle"),
 }

@@ -21,7 +21,7 @@ labels, page, small, study, summary = map(import_module, ("labels", "page", "sma
 EXTRA = {
     "domains": ["--domains", "source,reference"],
     "transfer": ["--lengths", "96,192"],
-    "retrofit": ["--methods", "full,window,longformer,routing,random,untrained:2,focus,soft,finetune"],
+    "retrofit": ["--methods", "full,window,wide,longformer,routing,random,untrained:2,focus,soft,finetune"],
 }
 
 

@@ -14,10 +14,10 @@ from study import Bench, Study
 from summary import Claim, Settings
 
 METHODS = (
-    "full,window,longformer,longformer:2,routing,strided,strided:2,random,random:2,untrained,untrained:2,focus,focus:2,"
-    "soft,finetune"
+    "full,window,wide,wide:2,longformer,longformer:2,routing,moba,moba:2,strided,strided:2,random,random:2,untrained,"
+    "untrained:2,focus,focus:2,soft,finetune"
 )
-NOTHING_DRAWN = ("full", "window", "longformer", "strided")
+NOTHING_DRAWN = ("full", "window", "wide", "longformer", "moba", "strided")
 
 
 def cells(bench: Bench) -> list[Settings]:
@@ -70,6 +70,7 @@ STUDY = Study(
         Claim("learned groups are better than the window alone", {"method": "focus"}, "less", {"method": "window"}),
         Claim("and than random groups (implied)", {"method": "focus"}, "less", {"method": "random"}),
         Claim("and than strided groups (implied)", {"method": "focus"}, "less", {"method": "strided"}),
+        Claim("and than a window of as many pairs (implied)", {"method": "focus"}, "less", {"method": "wide"}),
         Claim("Focus is better than Longformer", {"method": "focus"}, "less", {"method": "longformer"}),
         Claim("and than a Routing Transformer", {"method": "focus"}, "less", {"method": "routing"}),
         Claim("and no worse than full fine-tuning", {"method": "focus"}, "same", {"method": "finetune"}),

@@ -66,31 +66,66 @@ def comparison() -> str:
 def _methods(record: dict[str, Any]) -> str:
     """A row for each method of a comparison."""
     titles = list(record["perplexity"])
-    rows = [
-        [
-            row["method"],
-            *(f"{row[x]:.0%}" for x in ("distant", "density")),
-            f"{row['choosing']:.1%}" if row["choosing"] else "-",
-            "-" if row["engine"] == "dense mask" else f"{row['speed']:.2f}",
-            f"{row['parameters']:,}" if row["parameters"] else "-",
-            *(row[title] for title in titles),
-        ]
-        for row in record["table"]
+    head = ["method", "distant pairs", "all pairs", "choosing", "speed", "learned", *titles]
+    return table(" | ".join(head), [_method(row, titles) for row in record["table"]])
+
+
+def _method(row: dict[str, Any], titles: list[str]) -> list[str]:
+    return [
+        row["method"],
+        *(f"{row[x]:.0%}" for x in ("distant", "density")),
+        f"{row['choosing']:.1%}" if row["choosing"] else "-",
+        "-" if row["engine"] == "dense mask" else f"{row['speed']:.2f}",
+        f"{row['parameters']:,}" if row["parameters"] else "-",
+        *(row[title] for title in titles),
     ]
-    return table(" | ".join(["method", "distant pairs", "all pairs", "choosing", "speed", "learned", *titles]), rows)
+
+
+LONGER = ("compare-long", "compare-long-256", "compare-long-512")  # files: the same windows of text
+
+
+def longer_records() -> list[dict[str, Any]]:
+    """With the window of Focus and rivals that the first has, and with wider ones."""
+    first, *others = (results(name) for name in LONGER if measured(name))
+    for title, part in first["perplexity"].items():
+        full = [part["rows"][0]["losses"], *(other["perplexity"][title]["rows"][0]["losses"] for other in others)]
+        if any(abs(a - b) > 1e-3 for losses in full[1:] for a, b in zip(full[0], losses, strict=True)):
+            raise SystemExit(f"{', '.join(LONGER)} differ in {title}: run them again")
+    return [first, *others]
 
 
 def longer_comparison() -> str:
-    """The same on longer windows, where fewer pairs are less time."""
-    record = results("compare-long")
-    asked, machine = record["asked"], record["machine"]
+    """Longer texts, where fewer pairs are less time; by the window that all methods share."""
+    first, *others = longer_records()
+    titles = list(first["perplexity"])
+    rows = [["-", *_method(first["table"][0], titles)]]
+    for record in (first, *others):
+        window = str(record["config"]["window"])
+        rows += [[window, *_method(row, titles)] for row in record["table"][1:]]
+    machine = first["machine"]
+    commands = "; ".join(f"`{record['command']}`" for record in (first, *others))
     return (
-        f"**Against rivals on longer windows**, {asked['windows']} windows, all in one run with the shipped adapter, "
-        f"trained on 1024 tokens; {machine['processor']}, {machine['threads']} thread"
-        f"{'s' if machine['threads'] > 1 else ''}{record.get('remark', '')}. `{record['command']}`.\n\n"
-        + _methods(record)
+        f"**Against rivals on longer windows of text**, {first['asked']['windows']} of each, with the shipped adapter, "
+        "trained on 1024 tokens with a window of 128. A wider one may be chosen afterwards; distant pairs are "
+        f"then those beyond it. {machine['processor']}, {machine['threads']} thread"
+        f"{'s' if machine['threads'] > 1 else ''}, beside another process. {commands}.\n\n"
+        + table(
+            " | ".join(["window", "method", "distant pairs", "all pairs", "choosing", "speed", "learned", *titles]),
+            rows,
+        )
         + "\n![perplexity of longer windows by pairs and by speed](images/compare-long.png)\n"
     )
+
+
+def longer_picture() -> bytes:
+    """Rivals with the first window, Focus with all."""
+    first, *others = longer_records()
+    title = next(iter(first["perplexity"]))
+    rows = list(first["perplexity"][title]["rows"])
+    for record in others:
+        focus = [row for row in record["perplexity"][title]["rows"] if row["kind"] == "focus"]
+        rows += [{**row, "method": f"{row['method']}, window {record['config']['window']}"} for row in focus]
+    return pareto(rows)
 
 
 def benchmarks() -> str:
@@ -115,14 +150,18 @@ def benchmarks() -> str:
     )
 
 
-def pareto(record: dict[str, Any]) -> bytes:
-    """Every method by pairs and by speed, on the first text."""
+def pareto(rows: list[dict[str, Any]]) -> bytes:
+    """Every method by pairs and by speed."""
     from focus_retrofit.report.plot_quality import draw
 
     drawn = io.BytesIO()
-    rows = next(iter(record["perplexity"].values()))["rows"]
     draw(rows, narrow=False, many=True).savefig(drawn, format="png", dpi=150)
     return drawn.getvalue()
+
+
+def rivals_picture() -> bytes:
+    """On the first text."""
+    return pareto(next(iter(against_rivals()["perplexity"].values()))["rows"])
 
 
 FAR = ("retrieval", "retrieval-long", "retrieval-copying")  # files
