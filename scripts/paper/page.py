@@ -29,9 +29,11 @@ Made by `python scripts/paper/page.py` from `results/paper/*.json`, each of whic
 versions, model and seeds. The papers trained models of 124M to 70B parameters on GPUs; ours are small, on CPU, so only
 the *direction* of a difference is compared, never its size. Perplexity is on held-out documents that share no line with
 the training text. How much text the small model's routers see (48 windows in the fit, 160 in the trainer) was chosen on
-held-out windows of that same text, by few trials with one seed, which flatters its trained rows a little. Intervals are
-95%, by Student's t over windows or over seeds, the wider of the two for a difference; differences are paired by window.
-Every seed is a row of its file; means are over all of them.
+held-out windows of that same text, by few trials with one seed, which flatters its trained rows a little. What this
+model looks for lies near: a window of as many pairs loses less there than groups of any kind (first study). So what
+groups are worth is to be read from SmolLM2's rows and [the comparison](results.md), and how settings differ from the
+small model's. Intervals are 95%, by Student's t over windows or over seeds, the wider of the two for a difference;
+differences are paired by window. Every seed is a row of its file; means are over all of them.
 
 The same scripts run on the papers' models: `--model gpt2 --text books --device cuda`.
 

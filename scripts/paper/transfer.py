@@ -12,8 +12,8 @@ from study import Bench, Study, groups_per_query
 from summary import Claim, Settings
 
 METHODS: list[Settings] = [  # without groups: as many as the routers were trained with
-    *({"method": method} for method in ("window", "random", "focus")),
-    *({"method": method, "groups": part} for part in ("1/2", "3/4") for method in ("random", "focus")),
+    *({"method": method} for method in ("window", "wide", "random", "focus")),
+    *({"method": method, "groups": part} for part in ("1/2", "3/4") for method in ("wide", "random", "focus")),
 ]
 
 

@@ -124,7 +124,8 @@ def longer_picture() -> bytes:
     rows = list(first["perplexity"][title]["rows"])
     for record in others:
         focus = [row for row in record["perplexity"][title]["rows"] if row["kind"] == "focus"]
-        rows += [{**row, "method": f"{row['method']}, window {record['config']['window']}"} for row in focus]
+        wider = f", w = {record['config']['window']}"
+        rows += [{**row, "method": row["method"].replace("Focus, ", "Focus ") + wider} for row in focus]
     return pareto(rows)
 
 
