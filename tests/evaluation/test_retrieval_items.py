@@ -96,9 +96,11 @@ def test_labels_can_only_be_read_from_far_examples(setting):
     assert len(asked_labels) > 2  # drawn anew: nothing to know by heart
 
 
-def test_a_copy_is_a_copy(setting):
-    ids = make(setting, "copy", 600).ids
-    assert ids[:300] == ids[300:]
+@pytest.mark.parametrize(("length", "half"), [(600, 299), (601, 299), (602, 301)])
+def test_a_copy_is_a_copy(setting, length, half):
+    """After an odd number of tokens."""
+    ids = make(setting, "copy", length).ids
+    assert len(ids) == length and ids[-2 * half : -half] == ids[-half:]
 
 
 @pytest.mark.parametrize("depth", DEPTHS)
