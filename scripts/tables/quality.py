@@ -26,8 +26,8 @@ def untrained() -> str:
 
 
 def against_rivals() -> dict[str, Any]:
-    """The comparison's record, with the rows of Focus from a run of its own, with the adapter that comes along now, on
-    the same windows, which full attention's losses show."""
+    """The comparison's record, with some rows from a later run, those of Focus with the adapter that comes along now,
+    on the same windows, which full attention's losses show."""
     record, own = results("compare"), results("compare-focus")
     for title, part in record["perplexity"].items():
         before, now = part["rows"], own["perplexity"][title]["rows"]
@@ -38,8 +38,16 @@ def against_rivals() -> dict[str, Any]:
 
 
 def _of_now(before: list[dict[str, Any]], now: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What `now` holds in place of what it was before, whatever the budgets are called."""
     full, *rest = before
-    return [full, *(r for r in now if r["kind"] == "focus"), *(r for r in rest if r["kind"] != "focus")]
+    again = {_without_budget(row) for row in now}
+    focus = [row for row in now if row["kind"] == "focus"]
+    others = [row for row in now if row["kind"] not in ("focus", "full")]
+    return [full, *focus, *(row for row in rest if _without_budget(row) not in again), *others]
+
+
+def _without_budget(row: dict[str, Any]) -> str:
+    return str(row["method"]).partition(",")[0]
 
 
 def comparison() -> str:
@@ -57,7 +65,7 @@ def comparison() -> str:
         "it there. Speed is that of whole passes over these windows, in turn; a method that is only a mask has none. "
         "*Choosing* is what the choice of keys costs beside the pairs, as a share of full attention. "
         f"[What they are](evaluation.md#methods); `{record['command']}` for the rivals, `{record['own']['command']}` "
-        "for Focus on the same windows, each speed over full attention's of its own run.\n\n"
+        "for Focus and Longformer on the same windows, each speed over full attention's of its own run.\n\n"
         + _methods(record)
         + "\n![perplexity by pairs and by speed](images/compare.png)\n"
     )
