@@ -38,12 +38,11 @@ def against_rivals() -> dict[str, Any]:
 
 
 def _of_now(before: list[dict[str, Any]], now: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What `now` holds in place of what it was before, whatever the budgets are called."""
-    full, *rest = before
-    again = {_without_budget(row) for row in now}
-    focus = [row for row in now if row["kind"] == "focus"]
-    others = [row for row in now if row["kind"] not in ("focus", "full")]
-    return [full, *focus, *(row for row in rest if _without_budget(row) not in again), *others]
+    """What `now` holds in place of what it was before; rivals keep their names, which say the same share of pairs."""
+    again = {_without_budget(row): row for row in now if row["kind"] == "baseline"}
+    rest = [row for row in before[1:] if row["kind"] != "focus"]
+    rest = [{**again.get(_without_budget(row), row), "method": row["method"]} for row in rest]
+    return [before[0], *(row for row in now if row["kind"] == "focus"), *rest]
 
 
 def _without_budget(row: dict[str, Any]) -> str:
