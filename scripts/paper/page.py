@@ -33,7 +33,8 @@ held-out windows of that same text, by few trials with one seed, which flatters 
 model looks for lies near: a window of as many pairs loses less there than groups of any kind (first study). So what
 groups are worth is to be read from SmolLM2's rows and [the comparison](results.md), and how settings differ from the
 small model's. Intervals are 95%, by Student's t over windows or over seeds, the wider of the two for a difference;
-differences are paired by window. Every seed is a row of its file; means are over all of them.
+differences are paired by window, and two settings are alike where the interval stays within 5%. Every seed is a row of
+its file; means are over all of them.
 
 The same scripts run on the papers' models: `--model gpt2 --text books --device cuda`.
 

@@ -12,6 +12,7 @@ Settings = dict[str, Any]
 MEANS = (
     "density", "distant", "largest_group", "elsewhere", "adjusted_information", "purity", "parameters", "truthfulqa_mc1"
 )  # fmt: skip
+SAME = 0.05  # an interval that goes farther from 0 does not show that two settings are alike
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,8 @@ class Difference:
             )
         clear = abs(self.mean) > self.half
         if expect == "same":
+            if not clear and abs(self.mean) + self.half > SAME:
+                return f"undecided (the interval goes beyond {SAME:.0%})"
             return "disagrees" if clear else "agrees (no difference beyond the interval)"
         if not clear:
             return "undecided (the interval has both signs)"
