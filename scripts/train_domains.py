@@ -3,8 +3,6 @@
     python scripts/train_domains.py reference            trains (or resumes) runs/domains/reference, then evaluates
     python scripts/train_domains.py reference --spread   the same pairs with K = 8, k = 2 on average, by layer
     python scripts/train_domains.py reference --spread --trust 0.8          fitted mostly to what the base predicts
-    python scripts/train_domains.py mixed --spread --start smollm2-135m-mixed --train '{"length": 4096, ...}'
-                                                         goes on from an adapter, on longer windows
     python scripts/train_domains.py --across             each of these on the others' text
     python scripts/train_domains.py --ship               puts the adapter of all texts, spread, into the package
 Results go to results/domains.json, a part for each domain. About half an hour per domain on 2 cores.
@@ -35,7 +33,6 @@ CONFIG = {"num_groups": 4, "top_k": 1, "window": 128, "sinks": 4, "temperature":
 SPREAD = {**CONFIG, "num_groups": 8, "top_k": 2}
 BEFORE = {"fit_windows": 72, "fit_rounds": 2, "fit_trust": 0.0, "steps": 70}  # and a temperature for each layer
 SPREAD_PART = ", spread"  # ends the names of their parts
-LONGER = ", length "  # in the names of parts that were trained on other windows
 ADAPTER = "smollm2-135m-mixed"  # comes with the package
 RUNS, RESULTS = Path("runs/domains"), Path("results/domains.json")
 TOKENS = 1024
@@ -97,6 +94,7 @@ def write(part: str, value: Any) -> None:
 
 def run(domain: str, options: argparse.Namespace) -> None:
     model, tokenizer = load_pretrained("smollm2-135m")
+    training = Windows(Stream(split(domain)[0], tokenizer, TOKENS, apart=False), domain)
     held = held_out_windows(domain, tokenizer, options.windows)
     chosen = {**(BEFORE if options.before else {}), **json.loads(options.train)}
     if options.trust is not None:
@@ -104,21 +102,16 @@ def run(domain: str, options: argparse.Namespace) -> None:
     if options.seed:
         chosen["seed"] = options.seed
     config = TrainConfig(documents="joined", eval_every=0, **chosen)
-    training = Windows(Stream(split(domain)[0], tokenizer, config.length, apart=False), domain)
     focus = FocusConfig(**(SPREAD if options.spread else CONFIG))
-    if options.start:
-        load_adapter(model, options.start, changes={"top_k": focus.top_k})  # the same in all layers
-    else:
-        retrofit(model, replace(focus, temperature="learned") if options.before else focus)
+    retrofit(model, replace(focus, temperature="learned") if options.before else focus)
     part = domain + (f", trust {options.trust:g}" if options.trust is not None else "")
-    part += f"{LONGER}{config.length}" if config.length != TOKENS else ""
     part += (f", seed {options.seed}" if options.seed else "") + SPREAD_PART * options.spread
     torch.set_float32_matmul_precision(options.matmul)
     found = train(model, tokenizer, training, RUNS / part, config=config)
     torch.set_float32_matmul_precision("highest")
     model.eval()
     leaked = leak(model, held[0])
-    rows = compared(model, held, torch.stack([training[n]["input_ids"][:TOKENS] for n in range(4)]))
+    rows = compared(model, held, torch.stack([training[n]["input_ids"] for n in range(4)]))
     value = {
         "command": shlex.join(["python", "scripts/train_domains.py", *sys.argv[1:]]),
         "model": "smollm2-135m",
@@ -141,8 +134,7 @@ def across(options: argparse.Namespace) -> None:
     in for the mixed where that was not trained here. Rows of adapters that are not here stay as they were."""
     model, tokenizer = load_pretrained("smollm2-135m")
     folders = {MIXED: SHIPPED / ADAPTER}
-    others = (", seed ", LONGER)
-    trained = sorted(x for x in RUNS.glob(f"*{SPREAD_PART}/adapter") if not any(o in x.parent.name for o in others))
+    trained = sorted(x for x in RUNS.glob(f"*{SPREAD_PART}/adapter") if ", seed " not in x.parent.name)
     folders |= {x.parent.name.removesuffix(SPREAD_PART): x for x in trained}
     texts = {name: held_out_windows(name, tokenizer, options.windows) for name in PARTS}
     found: dict[str, Any] = {"full attention": {name: perplexity(model, texts[name], name) for name in texts}}
@@ -183,7 +175,6 @@ def main() -> None:
         "--spread", action="store_true", help="K = 8, k = 2 on average, by layer, in place of K = 4, k = 1"
     )
     parser.add_argument("--before", action="store_true", help="the recipe before the default of today")
-    parser.add_argument("--start", help="an adapter to go on from, in place of random routers")
     parser.add_argument("--trust", type=float, help="fit_trust of the training options; names the part")
     parser.add_argument("--seed", type=int, default=0, help="another than 0 names the part")
     parser.add_argument("--ship", action="store_true", help="put the adapter of all texts, spread, into the package")

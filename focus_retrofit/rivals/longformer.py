@@ -28,13 +28,11 @@ class Longformer(Rival):
         width = widths(text.tokens, text.layers, heads, self.window, self.sinks, self.share)[text.layer]
         distance = text.distance().abs()
         plain, dilated = (mask.to(distance.device)[distance] for mask in seen(text.tokens, width))
-        every = torch.arange(heads, device=distance.device)
-        return torch.where(
-            (every < heads - spread_heads(text.layer, text.layers, heads))[:, None, None], plain, dilated
-        )
+        first = heads - dilated_heads(text.layer, text.layers, heads)
+        return torch.where((torch.arange(heads, device=distance.device) < first)[:, None, None], plain, dilated)
 
 
-def spread_heads(layer: int, layers: int, heads: int) -> int:
+def dilated_heads(layer: int, layers: int, heads: int) -> int:
     """How many heads of a layer are dilated."""
     return min(DILATED, heads - 1) if 2 * layer >= layers else 0
 
@@ -55,7 +53,7 @@ def widths(tokens: int, layers: int, heads: int, window: int, sinks: int, share:
 
     def pairs(last: int) -> int:
         return sum(
-            _pairs(tokens, w, window, sinks, heads, spread_heads(n, layers, heads)) for n, w in enumerate(of(last))
+            _pairs(tokens, w, window, sinks, heads, dilated_heads(n, layers, heads)) for n, w in enumerate(of(last))
         )
 
     near = band_pairs(tokens, window, sinks)

@@ -13,7 +13,6 @@ SPREAD = ", spread"  # ends the names of parts
 SPREAD_GROUPS = "K = 8, groups per query spread over the layers, 2 on average"
 TRUST = ", trust "  # is in the names of those that stand among `across` alone
 SEED = ", seed "  # is in the names of those that were trained once more
-LONGER = ", length "  # is in the names of those that were trained on longer windows
 
 
 def over(row: dict[str, Any], full: dict[str, Any]) -> str:
@@ -103,7 +102,7 @@ def trained_details() -> str:
 def _parts(spread: bool) -> dict[str, Any]:
     """Of the file's domains those that are meant, by the names of their texts."""
     parts = {name: record for name, record in results("domains").items() if "rows" in record}
-    parts = {name: record for name, record in parts.items() if not any(x in name for x in (TRUST, SEED, LONGER))}
+    parts = {name: record for name, record in parts.items() if TRUST not in name and SEED not in name}
     parts = dict(sorted(parts.items(), key=lambda part: not part[0].startswith("mixed")))  # what comes along, first
     return {name.removesuffix(SPREAD): x for name, x in parts.items() if name.endswith(SPREAD) == spread}
 

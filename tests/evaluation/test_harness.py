@@ -189,6 +189,7 @@ def test_a_long_prompt_is_read_once(tokenizer, name, batch_size):
     texts = [*((long, x) for x in answers), (other, " fir"), (short, " yew"), (short, " bay tree")]
     lm, read = FocusLM(model, tokenizer=tokenizer, batch_size=batch_size), []
     requests = [(pair, tokenizer.encode(pair[0]), tokenizer.encode(pair[1])) for pair in texts]
+    rounding = 1e-6 if name == "DeepseekV3" else 1e-9  # experts are chosen in single precision
     hook = model.get_input_embeddings().register_forward_hook(lambda _, ids, out: read.extend(ids[0].tolist()))
     for method, times in (("full", 1), ("focus", 1), ("window", 4)):  # without a cache lm_eval shares single tokens
         (lm.method,) = parse_methods(method)
@@ -196,7 +197,7 @@ def test_a_long_prompt_is_read_once(tokenizer, name, batch_size):
         assert sum(row[:20] == requests[0][1][:20] for row in read) == times
         with attending(model, *lm.method):
             expected = [loglikelihood(model, tokenizer, *pair) for pair in texts]
-        assert [score for score, _ in found] == pytest.approx(expected, abs=1e-6)  # experts choose in single precision
+        assert [score for score, _ in found] == pytest.approx(expected, abs=rounding)
         read.clear()
     hook.remove()
 
